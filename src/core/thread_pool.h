@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// One pool of threads for all parallel regions of a process: low latency (workers spin briefly before they
+// sleep), no allocation per region. Which worker runs which task never affects a result: tasks write disjoint
+// outputs.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace segue::core {
+
+class ThreadPool {
+ public:
+  /// `threads` >= 1 counts the calling thread; threads - 1 workers are started.
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  /// Calls fn(worker) once on every thread, worker in [0, threads), and returns when all have finished.
+  /// Not reentrant: one region at a time, from one thread. fn must not throw.
+  template <class F>
+  void run(F&& fn) {
+    using Fn = std::remove_reference_t<F>;
+    run_erased([](void* context, int worker) { (*static_cast<Fn*>(context))(worker); }, const_cast<void*>(static_cast<const void*>(&fn)));
+  }
+
+  /// Calls fn(task, worker) for every task in [0, tasks); tasks are handed out one by one, ascending.
+  template <class F>
+  void for_each(std::int64_t tasks, F&& fn) {
+    if (tasks <= 1 || threads() == 1) {
+      for (std::int64_t task = 0; task < tasks; ++task) fn(task, 0);
+      return;
+    }
+    next_task_.store(0, std::memory_order_relaxed);
+    run([&](int worker) {
+      for (;;) {
+        const std::int64_t task = next_task_.fetch_add(1, std::memory_order_relaxed);
+        if (task >= tasks) return;
+        fn(task, worker);
+      }
+    });
+  }
+
+ private:
+  using Erased = void (*)(void* context, int worker);
+  void run_erased(Erased fn, void* context);
+  void work(int worker);
+
+  std::vector<std::thread> workers_;
+  Erased fn_ = nullptr;
+  void* context_ = nullptr;
+  alignas(64) std::atomic<std::uint32_t> generation_{0};
+  alignas(64) std::atomic<std::int32_t> pending_{0};
+  alignas(64) std::atomic<std::int64_t> next_task_{0};
+  std::atomic<bool> stop_{false};
+};
+
+}  // namespace segue::core
