@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// What attention is asked to do: the shape of a layer, the rows of a step, the device's facts. Plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "kv/view.h"
+#include "segue/error.h"
+#include "segue/types.h"
+
+namespace segue::attention {
+
+/// The shape of one KV group: layers that share a pool and therefore a plan.
+struct Shape {
+  int q_heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  int window = 0;  // a row at position p sees keys p - window + 1 .. p; 0: all keys up to p
+  KvType kv = KvType::kBF16;
+  kv::Layout layout = kv::Layout::kTiled16;
+  int page_size = 16;
+
+  int group() const { return q_heads / kv_heads; }
+  /// Bytes of K and V of one key, all kv heads.
+  std::int64_t key_bytes() const { return std::int64_t{2} * kv_heads * head_dim * kv_type_bytes(kv); }
+};
+
+/// Refuses what no kernel can run: heads that do not divide, head_dim outside {64, 80, 96, 128, 256, 512}, group
+/// outside 1..16, page size no multiple of 8, negative window.
+Status validate(const Shape& shape);
+
+/// The rows of one sequence in a step. Row i sits at position depth + i.
+struct SequenceRows {
+  std::int64_t depth = 0;  // keys in the cache before the step
+  int rows = 0;            // 0: a padding sequence
+  bool prefill = false;    // prompt tokens (prefill family) or generated tokens (decode family)
+
+  std::int64_t kv_len() const { return depth + rows; }
+};
+
+enum class DeviceKind : std::uint8_t { kCpu, kCuda };
+
+/// Everything planning may know about a device; read once, never queried while planning.
+struct DeviceFacts {
+  DeviceKind kind = DeviceKind::kCpu;
+  std::string name;
+  int workgroups = 1;        // that run at once: threads on a CPU, resident blocks on a GPU
+  int multiprocessors = 1;   // threads on a CPU; `pr47520` uses it
+  int max_tile_rows = 64;    // rows x group of one row tile (the M side)
+  int min_unit = 64;         // unit rule: keys of the smallest unit, a multiple of 16
+  int target_units = 32;     // unit rule: units that a row should have at most, at any depth
+};
+
+}  // namespace segue::attention

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a kernel sees one layer of a KV pool: plain structs, no ownership. The layout in memory belongs to the pool;
+// everything that reads or writes K and V rows goes through these strides.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "segue/types.h"
+
+namespace segue::kv {
+
+/// Where the elements of a page lie. V is [token][head_dim] in all of them.
+enum class Layout : std::uint8_t {
+  kTiled16,     // K in tiles of 16 tokens, [tile][head_dim][16]: 16 keys are one vector; head-major pages
+  kTokenMajor,  // [page][token][kv_head][head_dim]: caches of other engines ("NHD")
+  kHeadMajor,   // [page][kv_head][token][head_dim] ("HND")
+};
+
+constexpr std::string_view layout_name(Layout layout) {
+  switch (layout) {
+    case Layout::kTiled16: return "tiled16";
+    case Layout::kTokenMajor: return "token-major";
+    case Layout::kHeadMajor: return "head-major";
+  }
+  return "?";
+}
+
+inline constexpr int kTokenTile = 16;
+
+/// One layer of a pool. All strides in bytes.
+struct View {
+  std::byte* k = nullptr;
+  std::byte* v = nullptr;
+  std::int64_t page_stride = 0;   // from a page to the next, for k and v
+  std::int64_t head_stride = 0;   // from a kv head to the next within a page
+  std::int64_t token_stride = 0;  // from a token's row to the next (V always; K in natural layouts)
+  KvType type = KvType::kBF16;
+  Layout layout = Layout::kTiled16;
+  int kv_heads = 0;
+  int head_dim = 0;
+  int page_size = 0;  // tokens, a multiple of 8; a tiled page holds ceil(page_size / 16) tiles of K
+  int pages = 0;      // physical pages in the pool; a page index outside [0, pages) is never followed
+
+  /// Byte offset of K element (token-in-page t, dim d) from the start of a (page, head) block.
+  constexpr std::int64_t k_offset(int t, int d) const {
+    const int bytes = kv_type_bytes(type);
+    if (layout == Layout::kTiled16) {
+      return (std::int64_t{t / kTokenTile} * head_dim * kTokenTile + d * kTokenTile + t % kTokenTile) * bytes;
+    }
+    return t * token_stride + std::int64_t{d} * bytes;
+  }
+  constexpr std::int64_t v_offset(int t, int d) const {
+    return t * token_stride + std::int64_t{d} * kv_type_bytes(type);
+  }
+};
+
+/// A sequence's map from logical to physical pages in one pool: logical page i holds tokens
+/// [i * page_size, (i + 1) * page_size). Entries that no visible key needs may hold anything.
+struct PageTable {
+  const std::int32_t* pages = nullptr;  // [count]
+  std::int32_t count = 0;
+};
+
+}  // namespace segue::kv
