@@ -55,6 +55,9 @@ endfunction()
 # -DISA=<level> (the namespace that holds the code), and adds the objects to library NAME.
 function(segue_isa_library NAME)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.isa.cc)
+  if(NOT sources)
+    return()
+  endif()
   set(flags_portable "")
   set(flags_avx2 -mavx2 -mfma -mf16c)
   set(flags_avx512 -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16
