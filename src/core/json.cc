@@ -5,18 +5,19 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
+#include <unordered_map>
 
 namespace segue::core {
 namespace {
 
 using Tree = nlohmann::ordered_json;
-constexpr int kMaxDepth = 256;
+constexpr std::size_t kMaxDepth = 256;
 
 Tree to_tree(const Json& json) {
   if (const auto* value = json.as_bool()) return *value;
   if (const auto* value = json.as_int()) return *value;
+  if (std::uint64_t value = 0; json.as_uint(value)) return value;
   if (const auto* value = json.as_string()) return *value;
   if (const auto* items = json.as_array()) {
     Tree out = Tree::array();
@@ -25,65 +26,110 @@ Tree to_tree(const Json& json) {
   }
   if (const auto* members = json.as_object()) {
     Tree out = Tree::object();
-    for (const auto& [key, value] : *members) out[key] = to_tree(value);
+    // Names are unique already; operator[] would compare each with all before it.
+    auto& ordered = out.get_ref<Tree::object_t&>();
+    for (const auto& [key, value] : *members) ordered.emplace_back(key, to_tree(value));
     return out;
   }
   if (double number = 0; json.as_double(number)) return std::isfinite(number) ? Tree(number) : Tree();
   return nullptr;
 }
 
-Json from_tree(const Tree& tree) {
-  switch (tree.type()) {
-    case Tree::value_t::boolean: return tree.get<bool>();
-    case Tree::value_t::number_integer: return tree.get<std::int64_t>();
-    case Tree::value_t::number_unsigned: {
-      const auto value = tree.get<std::uint64_t>();
-      if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-        return static_cast<double>(value);
-      }
-      return static_cast<std::int64_t>(value);
+/// Of members with one name the last value stays, in the place of the first.
+Json::Object without_repeats(Json::Object members) {
+  Json::Object out;
+  out.reserve(members.size());  // so that `place` can view the names in it
+  std::unordered_map<std::string_view, std::size_t> place;
+  for (auto& [key, value] : members) {
+    if (const auto seen = place.find(key); seen != place.end()) {
+      out[seen->second].second = std::move(value);
+    } else {
+      out.emplace_back(std::move(key), std::move(value));
+      place.emplace(out.back().first, out.size() - 1);
     }
-    case Tree::value_t::number_float: return tree.get<double>();
-    case Tree::value_t::string: return tree.get<std::string>();
-    case Tree::value_t::array: {
-      Json out = Json::array();
-      for (const Tree& item : tree) out.push(from_tree(item));
-      return out;
-    }
-    case Tree::value_t::object: {
-      Json out = Json::object();
-      for (const auto& [key, value] : tree.items()) out.set(key, from_tree(value));
-      return out;
-    }
-    default: return {};
   }
+  return out;
 }
 
-/// Refuses deep nesting before the recursive parser sees it.
-bool too_deep(std::string_view text) {
-  int depth = 0;
-  bool quoted = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (quoted) {
-      if (c == '\\') ++i;
-      if (c == '"') quoted = false;
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > kMaxDepth) return true;
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
+/// Receives the parser's events and builds a Json without recursion; the parser's own stack is one bit per level.
+class Builder {
+ public:
+  Result<Json> take() {
+    if (!problem_.empty()) return Error{ErrorCode::kInvalidFile, problem_};
+    return std::move(root_);
   }
-  return false;
-}
+
+  bool null() { return add({}); }
+  bool boolean(bool value) { return add(value); }
+  bool number_integer(std::int64_t value) { return add(value); }
+  bool number_unsigned(std::uint64_t value) { return add(value); }
+  bool number_float(double value, const std::string& /*text*/) { return add(value); }
+  bool string(std::string& value) { return add(std::move(value)); }
+  bool binary(Tree::binary_t& /*value*/) { return false; }  // not in JSON text
+  bool start_object(std::size_t /*members*/) { return open(false); }
+  bool start_array(std::size_t /*items*/) { return open(true); }
+  bool key(std::string& name) {
+    open_.back().members.emplace_back(std::move(name), Json());
+    return true;
+  }
+  bool end_object() { return close([](Level& level) { return Json(without_repeats(std::move(level.members))); }); }
+  bool end_array() { return close([](Level& level) { return Json(std::move(level.items)); }); }
+  bool parse_error(std::size_t /*position*/, const std::string& /*token*/, const Tree::exception& error) {
+    const std::string_view text = error.what();
+    const auto tag = text.find("] ");  // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
+    problem_ = fmt::format("not valid JSON: {}", tag == std::string_view::npos ? text : text.substr(tag + 2));
+    return false;
+  }
+
+ private:
+  struct Level {
+    bool is_array;
+    Json::Array items;
+    Json::Object members;
+  };
+
+  bool add(Json value) {
+    if (open_.empty()) {
+      root_ = std::move(value);
+    } else if (open_.back().is_array) {
+      open_.back().items.push_back(std::move(value));
+    } else {
+      open_.back().members.back().second = std::move(value);
+    }
+    return true;
+  }
+  bool open(bool is_array) {
+    if (open_.size() == kMaxDepth) {
+      problem_ = fmt::format("JSON nested deeper than {} levels", kMaxDepth);
+      return false;
+    }
+    open_.push_back({is_array, {}, {}});
+    return true;
+  }
+  template <class Finish>
+  bool close(Finish finish) {
+    Json value = finish(open_.back());
+    open_.pop_back();
+    return add(std::move(value));
+  }
+
+  Json root_;
+  std::vector<Level> open_;
+  std::string problem_;
+};
 
 }  // namespace
 
 bool Json::as_double(double& out) const {
   if (const auto* real = std::get_if<double>(&value_)) return out = *real, true;
   if (const auto* whole = as_int()) return out = static_cast<double>(*whole), true;
+  if (const auto* large = std::get_if<std::uint64_t>(&value_)) return out = static_cast<double>(*large), true;
+  return false;
+}
+
+bool Json::as_uint(std::uint64_t& out) const {
+  if (const auto* large = std::get_if<std::uint64_t>(&value_)) return out = *large, true;
+  if (const auto* whole = as_int(); whole != nullptr && *whole >= 0) return out = static_cast<std::uint64_t>(*whole), true;
   return false;
 }
 
@@ -117,14 +163,9 @@ std::string Json::dump(int indent) const {
 }
 
 Result<Json> Json::parse(std::string_view text) {
-  if (too_deep(text)) {
-    return Error{ErrorCode::kInvalidFile, fmt::format("JSON nested deeper than {} levels", kMaxDepth)};
-  }
-  try {
-    return from_tree(Tree::parse(text));
-  } catch (const Tree::exception& problem) {
-    return Error{ErrorCode::kInvalidFile, fmt::format("not valid JSON: {}", problem.what())};
-  }
+  Builder builder;
+  Tree::sax_parse(text, &builder);
+  return builder.take();
 }
 
 }  // namespace segue::core

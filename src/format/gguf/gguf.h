@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// GGUF v2 and v3 reader: a file becomes typed metadata and named tensor views. It knows nothing about models. Every
-// count, length and offset is checked before it is used, so an accepted file can be read without further checks.
+// GGUF v2 and v3 reader: a file becomes typed metadata and named tensor views. It knows nothing
+// about models. Every count, length and offset is checked before it is used, so an accepted file
+// can be read without further checks.
 //
 // All numbers are little-endian:
 //   1. "GGUF", u32 version, u64 tensor count, u64 metadata count
-//   2. metadata: string key, u32 value type, value; string = u64 length + bytes, array = u32 type, u64 count, elements
-//   3. tensor infos: string name, u32 dims, u64 dim[dims] (dim[0] contiguous), u32 tensor type, u64 offset
-//   4. padding to a multiple of general.alignment (default 32), then the data section; offsets are relative to it
+//   2. metadata: string key, u32 value type, value; string = u64 length + bytes, array = u32 type,
+//   u64 count, elements
+//   3. tensor infos: string name, u32 dims, u64 dim[dims] (dim[0] contiguous), u32 tensor type, u64
+//   offset
+//   4. padding to a multiple of general.alignment (default 32), then the data section; offsets are
+//   relative to it
 #pragma once
 
 #include <cstddef>
@@ -26,13 +30,26 @@ namespace segue::gguf {
 
 /// Numbered as in the file.
 enum class ValueType : std::uint32_t {
-  kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64
+  kU8,
+  kI8,
+  kU16,
+  kI16,
+  kU32,
+  kI32,
+  kF32,
+  kBool,
+  kString,
+  kArray,
+  kU64,
+  kI64,
+  kF64
 };
 
 /// "u8", "string", ...
 std::string_view value_type_name(ValueType type);
 
-/// One metadata value, as stored: a view into the file. Reads of another type than the stored one give nullopt.
+/// One metadata value, as stored: a view into the file. Reads of another type than the stored one
+/// give nullopt.
 class Value {
  public:
   ValueType type() const { return type_; }
@@ -72,11 +89,11 @@ struct Entry {
 /// An opened file. Movable; views (strings, tensors) stay valid until it is destroyed.
 class File {
  public:
-  /// Maps `path` and checks it. kNotFound, kIo, kInvalidFile, or kUnsupported for versions and tensor types that are
-  /// well-formed but not read here.
+  /// Maps `path` and checks it. kNotFound, kIo, kInvalidFile, or kUnsupported for versions and
+  /// tensor types that are well-formed but not read here.
   static Result<File> open(const std::string& path);
-  /// The same checks on bytes in memory, which must outlive the File. `name` stands for the path in messages. Tensor
-  /// data is aligned in memory only as far as `bytes` is.
+  /// The same checks on bytes in memory, which must outlive the File. `name` stands for the path in
+  /// messages. Tensor data is aligned in memory only as far as `bytes` is.
   static Result<File> parse(std::span<const std::byte> bytes, std::string name);
 
   std::uint32_t version() const { return version_; }
@@ -90,8 +107,9 @@ class File {
   const Value* find(std::string_view key) const;
   bool has(std::string_view key) const { return find(key) != nullptr; }
 
-  /// Typed reads. An absent key or another type is kInvalidFile; the message has file, key, what was found and what
-  /// is allowed. `integers`, `floats`, `booleans` and `strings` read a scalar as one element.
+  /// Typed reads. An absent key or another type is kInvalidFile; the message has file, key, what
+  /// was found and what is allowed. `integers`, `floats`, `booleans` and `strings` read a scalar as
+  /// one element.
   Result<std::int64_t> integer(std::string_view key) const;
   Result<double> number(std::string_view key) const;  // floats and integers
   Result<bool> boolean(std::string_view key) const;
@@ -119,7 +137,7 @@ class File {
   using Index = std::unordered_map<std::string_view, std::size_t>;  // keys are views of the file
 
   std::string path_;
-  core::MappedFile map_;             // empty after parse()
+  core::MappedFile map_;  // empty after parse()
   std::span<const std::byte> bytes_;
   std::uint32_t version_ = 0;
   std::int64_t alignment_ = 32;

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// GGUF v2 and v3 writer: small files for tests, fuzz seeds and synthetic models. Not a converter: it holds the
-// whole file in memory and its misuse is a bug, not an error.
+// GGUF v2 and v3 writer: small files for tests, fuzz seeds and synthetic models. Not a converter:
+// it holds the whole file in memory and its misuse is a bug, not an error.
 #pragma once
 
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,19 +18,15 @@
 
 namespace segue::gguf {
 
-/// The file's number for an element type that this build reads.
-std::uint32_t tensor_type_id(core::DType type);
-
 class Writer {
  public:
   explicit Writer(std::uint32_t version = 3) : version_(version) {}
 
-  /// Metadata; the stored type is the type of the argument: set("llama.block_count", std::uint32_t{2}).
+  /// Metadata; the stored type is the type of the argument: set("llama.block_count",
+  /// std::uint32_t{2}).
   template <class T>
-    requires std::is_arithmetic_v<T>
-  void set(std::string_view key, T value) {
-    set_raw(key, type_of<T>(), encode(value));
-  }
+  requires std::is_arithmetic_v<T>
+  void set(std::string_view key, T value) { set_raw(key, type_of<T>(), encode(value)); }
   template <std::convertible_to<std::string_view> T>
   void set(std::string_view key, const T& text) {
     set_raw(key, ValueType::kString, encode(std::string_view(text)));
@@ -51,10 +46,12 @@ class Writer {
   /// A value whose bytes the caller lays out: nested arrays, broken values.
   void set_raw(std::string_view key, ValueType type, std::string_view payload);
 
-  /// Copies `data`, whose size must be that of `shape` (shape[0] contiguous, a multiple of the block).
-  void tensor(std::string_view name, core::DType type, std::initializer_list<std::int64_t> shape,
+  /// Copies `data`, whose size must be that of `shape` (shape[0] contiguous, a multiple of the
+  /// block).
+  void tensor(std::string_view name, core::DType type, const std::vector<std::int64_t>& shape,
               std::span<const std::byte> data);
-  void tensor(std::string_view name, std::initializer_list<std::int64_t> shape, std::span<const float> data);
+  void tensor(std::string_view name, const std::vector<std::int64_t>& shape,
+              std::span<const float> data);
 
   /// The file. A general.alignment that was set (u32) is obeyed.
   std::vector<std::byte> bytes() const;
@@ -70,17 +67,25 @@ class Writer {
 
   template <class T>
   static constexpr ValueType type_of() {
-    if constexpr (std::is_same_v<T, bool>) return ValueType::kBool;
-    else if constexpr (std::is_same_v<T, float>) return ValueType::kF32;
-    else if constexpr (std::is_same_v<T, double>) return ValueType::kF64;
-    else if constexpr (!std::is_arithmetic_v<T>) return ValueType::kString;
-    else if constexpr (sizeof(T) == 1) return std::is_signed_v<T> ? ValueType::kI8 : ValueType::kU8;
-    else if constexpr (sizeof(T) == 2) return std::is_signed_v<T> ? ValueType::kI16 : ValueType::kU16;
-    else if constexpr (sizeof(T) == 4) return std::is_signed_v<T> ? ValueType::kI32 : ValueType::kU32;
-    else return std::is_signed_v<T> ? ValueType::kI64 : ValueType::kU64;
+    if constexpr (std::is_same_v<T, bool>)
+      return ValueType::kBool;
+    else if constexpr (std::is_same_v<T, float>)
+      return ValueType::kF32;
+    else if constexpr (std::is_same_v<T, double>)
+      return ValueType::kF64;
+    else if constexpr (!std::is_arithmetic_v<T>)
+      return ValueType::kString;
+    else if constexpr (sizeof(T) == 1)
+      return std::is_signed_v<T> ? ValueType::kI8 : ValueType::kU8;
+    else if constexpr (sizeof(T) == 2)
+      return std::is_signed_v<T> ? ValueType::kI16 : ValueType::kU16;
+    else if constexpr (sizeof(T) == 4)
+      return std::is_signed_v<T> ? ValueType::kI32 : ValueType::kU32;
+    else
+      return std::is_signed_v<T> ? ValueType::kI64 : ValueType::kU64;
   }
   template <class T>
-    requires std::is_arithmetic_v<T>
+  requires std::is_arithmetic_v<T>
   static std::string encode(T value) {
     return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
   }
@@ -88,9 +93,9 @@ class Writer {
   static std::string array_head(ValueType element, std::size_t count);
 
   std::uint32_t version_;
-  std::uint32_t alignment_ = 32;
   std::uint64_t entries_ = 0;
   std::string metadata_;  // encoded
+  std::uint32_t alignment_ = 32;
   std::vector<Tensor> tensors_;
 };
 
