@@ -13,7 +13,9 @@ namespace segue::kv {
 
 /// Where the elements of a page lie. V is [token][head_dim] in all of them.
 enum class Layout : std::uint8_t {
-  kTiled16,     // K in tiles of 16 tokens, [tile][head_dim][16]: 16 keys are one vector; head-major pages
+  kTiled16,     // K in tiles of 16 tokens, 16 keys are one vector; head-major pages. [tile][head_dim][16], but
+                // bf16 keeps two dims of a key together, [tile][head_dim / 2][16][2]: a 32-bit lane widens to two
+                // f32 values with one shift and one mask
   kTokenMajor,  // [page][token][kv_head][head_dim]: caches of other engines ("NHD")
   kHeadMajor,   // [page][kv_head][token][head_dim] ("HND")
 };
@@ -47,7 +49,10 @@ struct View {
   constexpr std::int64_t k_offset(int t, int d) const {
     const int bytes = kv_type_bytes(type);
     if (layout == Layout::kTiled16) {
-      return (std::int64_t{t / kTokenTile} * head_dim * kTokenTile + d * kTokenTile + t % kTokenTile) * bytes;
+      const std::int64_t tile = std::int64_t{t / kTokenTile} * head_dim * kTokenTile;
+      const int lane = t % kTokenTile;
+      const int within = type == KvType::kBF16 ? d / 2 * 2 * kTokenTile + lane * 2 + d % 2 : d * kTokenTile + lane;
+      return (tile + within) * bytes;
     }
     return t * token_stride + std::int64_t{d} * bytes;
   }
