@@ -36,10 +36,14 @@ struct Demand {
   int max_rows = 1;         // largest block of rows in flight per sequence: the prefill chunk or 1 + k
 };
 
-/// Refuses what no pool can have: counts below 1, page size no multiple of 8, a window below 0, sizes that overflow.
+/// Refuses what no pool can have: counts out of range, a page size or head dim that is no multiple of 8.
 Status validate(const PoolSpec& spec);
 
-/// Bytes of one page in one layer, K and V of all kv heads, and in all layers of the pool.
+/// "640 bytes", "96.0 MiB", "20.0 GiB": sizes in messages.
+std::string bytes_text(std::int64_t bytes);
+
+/// Bytes of one page in one layer, K and V of all kv heads; in all layers of the pool; of all pages. Saturates
+/// instead of overflowing.
 std::int64_t page_bytes_per_layer(const PoolSpec& spec);
 std::int64_t page_bytes(const PoolSpec& spec);
 std::int64_t pool_bytes(const PoolSpec& spec);

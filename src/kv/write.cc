@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of f32 into pages. Conversion loops are branch-free so that compilers turn them into vector code at any level;
+// K of the tiled layout is transposed in blocks of 16 tokens.
+// Moves: 4 bytes read and 2 or 4 written per element; bound by that, and small beside the projections that made them.
+#include "kv/write.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "core/check.h"
+#include "core/dtype.h"
+
+namespace segue::kv {
+namespace {
+
+constexpr int kDims = 64;  // dims converted at a time: a [16 tokens][64] block stays in the first-level cache
+
+/// Element codecs: `Stored` is what lies in memory. `encode` equals core/dtype.h without its branches.
+struct F32 {
+  using Stored = std::uint32_t;
+  static Stored encode(std::uint32_t bits) { return bits; }
+  static float decode(Stored stored) { return std::bit_cast<float>(stored); }
+};
+
+struct BF16 {
+  using Stored = std::uint16_t;
+  static Stored encode(std::uint32_t bits) {
+    const std::uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+    const std::uint32_t quiet = bits | 0x400000u;
+    return static_cast<Stored>(((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded) >> 16);
+  }
+  static float decode(Stored stored) { return core::bf16_to_f32(stored); }
+};
+
+struct F16 {
+  using Stored = std::uint16_t;
+  static Stored encode(std::uint32_t bits) {
+    const std::uint32_t magnitude = bits & 0x7fffffffu;
+    const std::uint32_t normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13;
+    const std::uint32_t subnormal =
+        std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
+    std::uint32_t half = magnitude < 0x38800000u ? subnormal : normal;
+    half = magnitude >= 0x477ff000u ? 0x7c00u : half;
+    half = magnitude > 0x7f800000u ? 0x7e00u : half;
+    return static_cast<Stored>(half | ((bits >> 16) & 0x8000u));
+  }
+  static float decode(Stored stored) { return core::f16_to_f32(stored); }
+};
+
+template <class Codec>
+void encode_run(const float* from, std::byte* to, int count) {
+  using Stored = typename Codec::Stored;
+  auto* out = reinterpret_cast<Stored*>(to);
+  for (int i = 0; i < count; ++i) out[i] = Codec::encode(std::bit_cast<std::uint32_t>(from[i]));
+}
+
+/// Rows of one head into one K tile: `tile` is [head_dim][16]; row i of `from` becomes token `token + i`.
+template <class Codec>
+void encode_tile(const float* from, std::int64_t stride, std::byte* tile, int token, int count, int head_dim) {
+  using Stored = typename Codec::Stored;
+  auto* out = reinterpret_cast<Stored*>(tile) + token;
+  Stored block[kTokenTile][kDims];
+  for (int d0 = 0; d0 < head_dim; d0 += kDims) {
+    const int dims = std::min(kDims, head_dim - d0);
+    for (int t = 0; t < count; ++t) encode_run<Codec>(from + t * stride + d0, reinterpret_cast<std::byte*>(block[t]), dims);
+    Stored* column = out + std::int64_t{d0} * kTokenTile;
+    if (count == kTokenTile) {
+      for (int d = 0; d < dims; ++d, column += kTokenTile) {
+        for (int t = 0; t < kTokenTile; ++t) column[t] = block[t][d];
+      }
+    } else {
+      for (int d = 0; d < dims; ++d, column += kTokenTile) {
+        for (int t = 0; t < count; ++t) column[t] = block[t][d];
+      }
+    }
+  }
+}
+
+/// The page of a position, bound-checked: what only a bug could get wrong must not write outside the pool.
+std::int64_t page_offset(const View& view, const PageTable& table, std::int64_t position) {
+  const std::int64_t logical = position / view.page_size;
+  CHECK(position >= 0 && logical < table.count);
+  const std::int32_t page = table.pages[logical];
+  CHECK(page >= 0 && page < view.pages);
+  return page * view.page_stride;
+}
+
+template <class Codec>
+void write(const View& view, const PageTable& table, std::int64_t position, std::int64_t count, const Rows& rows) {
+  const std::int64_t head_dim = view.head_dim;
+  const int run_limit = view.layout == Layout::kTiled16 ? kTokenTile : view.page_size;
+  for (std::int64_t row = 0; row < count;) {
+    // A run: rows of one page, and of one tile where K is tiled.
+    const int token = static_cast<int>((position + row) % view.page_size);
+    const int room = std::min(view.page_size - token, run_limit - token % run_limit);
+    const int run = static_cast<int>(std::min<std::int64_t>(room, count - row));
+    const std::int64_t page = page_offset(view, table, position + row);
+    for (int head = 0; head < view.kv_heads; ++head) {
+      const float* k = rows.k + row * rows.k_stride + head * head_dim;
+      const float* v = rows.v + row * rows.v_stride + head * head_dim;
+      std::byte* k_block = view.k + page + head * view.head_stride;
+      std::byte* v_block = view.v + page + head * view.head_stride;
+      if (view.layout == Layout::kTiled16) {
+        encode_tile<Codec>(k, rows.k_stride, k_block + view.k_offset(token / kTokenTile * kTokenTile, 0),
+                           token % kTokenTile, run, view.head_dim);
+      } else {
+        for (int t = 0; t < run; ++t) {
+          encode_run<Codec>(k + t * rows.k_stride, k_block + view.k_offset(token + t, 0), view.head_dim);
+        }
+      }
+      for (int t = 0; t < run; ++t) {
+        encode_run<Codec>(v + t * rows.v_stride, v_block + view.v_offset(token + t, 0), view.head_dim);
+      }
+    }
+    row += run;
+  }
+}
+
+template <class Codec>
+float read(const std::byte* from) {
+  typename Codec::Stored stored;
+  std::memcpy(&stored, from, sizeof(stored));
+  return Codec::decode(stored);
+}
+
+float read_as(KvType type, const std::byte* from) {
+  switch (type) {
+    case KvType::kF32: return read<F32>(from);
+    case KvType::kF16: return read<F16>(from);
+    case KvType::kBF16: return read<BF16>(from);
+  }
+  return 0.0f;
+}
+
+}  // namespace
+
+void write_rows(const View& view, const PageTable& table, std::int64_t position, std::int64_t count,
+                const Rows& rows) {
+  switch (view.type) {
+    case KvType::kF32: return write<F32>(view, table, position, count, rows);
+    case KvType::kF16: return write<F16>(view, table, position, count, rows);
+    case KvType::kBF16: return write<BF16>(view, table, position, count, rows);
+  }
+}
+
+float read_k(const View& view, const PageTable& table, std::int64_t position, int kv_head, int dim) {
+  CHECK(kv_head >= 0 && kv_head < view.kv_heads && dim >= 0 && dim < view.head_dim);
+  const int token = static_cast<int>(position % view.page_size);
+  return read_as(view.type, view.k + page_offset(view, table, position) + kv_head * view.head_stride +
+                                view.k_offset(token, dim));
+}
+
+float read_v(const View& view, const PageTable& table, std::int64_t position, int kv_head, int dim) {
+  CHECK(kv_head >= 0 && kv_head < view.kv_heads && dim >= 0 && dim < view.head_dim);
+  const int token = static_cast<int>(position % view.page_size);
+  return read_as(view.type, view.v + page_offset(view, table, position) + kv_head * view.head_stride +
+                                view.v_offset(token, dim));
+}
+
+}  // namespace segue::kv
