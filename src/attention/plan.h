@@ -29,7 +29,7 @@ struct RowTile {
   std::int64_t token = 0;       // of the tile's first row in the packed rows of the step
 };
 
-/// One workgroup's work: a row tile, one kv head, a run of units (a segment).
+/// One workgroup's work, issued in the order of Plan::items (longest tiles first): a row tile, one kv head, a run of units (a segment).
 /// A segment that starts at the tile's first unit folds its units in place: one partial per row and head, or the final
 /// result when it also is the last. Every other segment stores a partial per unit, because the fold goes left to right.
 struct WorkItem {
@@ -69,11 +69,14 @@ struct Plan {
   std::vector<WorkItem> items;
   std::vector<Reduction> reductions;
   std::vector<SequenceChoice> sequences;
-  Verdict verdict;
+  Verdict verdict;                 // of the policy; with `segue`, path and reason say what the split came to
   std::int64_t rows = 0;           // packed rows of the step
   std::int64_t partials = 0;       // entries of the partial buffers: m and l are one float each, o head_dim floats
   std::int64_t kv_bytes = 0;       // K and V bytes that the items read
   std::int64_t operations = 0;     // multiply-adds x 2 over visible keys
+
+  std::vector<std::int32_t> tile_segments;  // [tiles] segments per kv head
+  std::vector<std::int32_t> tile_order;     // [tiles] the order in which their items are issued
 
   int workgroups() const { return static_cast<int>(items.size()); }
   std::int64_t workspace_bytes() const {
@@ -97,6 +100,7 @@ Status plan(const PlanInput& input, const DeviceFacts& device, Plan& out);
 
 /// A table for people.
 std::string to_text(const Plan& plan);
-core::Json to_json(const Plan& plan);
+/// With tiles, items and reductions unless `summary`.
+core::Json to_json(const Plan& plan, bool summary = false);
 
 }  // namespace segue::attention

@@ -45,4 +45,7 @@ struct Verdict {
 
 Verdict evaluate(Policy policy, const Shape& shape, const DeviceFacts& device, const StepFacts& step);
 
+/// As evaluate(), into storage that is reused from step to step.
+void evaluate_into(Policy policy, const Shape& shape, const DeviceFacts& device, const StepFacts& step, Verdict& out);
+
 }  // namespace segue::attention

@@ -22,6 +22,11 @@ struct Shape {
   int page_size = 16;
 
   int group() const { return q_heads / kv_heads; }
+  /// First key that a row at `position` sees, and how many it sees.
+  std::int64_t first_key(std::int64_t position) const {
+    return window > 0 && position >= window ? position - window + 1 : 0;
+  }
+  std::int64_t visible_keys(std::int64_t position) const { return position + 1 - first_key(position); }
   /// Bytes of K and V of one key, all kv heads.
   std::int64_t key_bytes() const { return std::int64_t{2} * kv_heads * head_dim * kv_type_bytes(kv); }
 };
@@ -49,7 +54,13 @@ struct DeviceFacts {
   int multiprocessors = 1;   // threads on a CPU; `pr47520` uses it
   int max_tile_rows = 64;    // rows x group of one row tile (the M side)
   int min_unit = 64;         // unit rule: keys of the smallest unit, a multiple of 16
-  int target_units = 32;     // unit rule: units that a row should have at most, at any depth
+  int target_units = 32;     // unit rule: units of a row at any depth, for layers of many kv heads ...
+  int target_items = 128;    // ... and (unit, kv head) pairs of a row, for layers of few
+  int reading_rows = 8;      // rows x group whose arithmetic takes as long as reading the keys from memory
+  double imbalance = 0.1;    // part of a workgroup's time by which equal work may end apart (threads share cores)
 };
+
+/// The facts of the CPU with a pool of `threads`.
+DeviceFacts cpu_device(int threads);
 
 }  // namespace segue::attention

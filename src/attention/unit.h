@@ -6,12 +6,17 @@
 
 #include <cstdint>
 
+#include "attention/shape.h"
+
 namespace segue::attention {
 
 struct UnitRule {
   int min_unit = 64;      // a multiple of 16
   int target_units = 32;  // largest number of units of a row (plus one where the window does not start on a boundary)
 };
+
+/// The rule of a layer: max(target_units, target_items / kv_heads) units, so that a lone sequence fills the machine.
+UnitRule unit_rule(const Shape& shape, const DeviceFacts& device);
 
 /// Unit size in keys for a row that sees `keys` keys: the smallest min_unit * m * 2^e (m in 4..7 quarters, so steps are
 /// finer than powers of two) whose target_units-fold reaches keys - 64. The 64 keeps a depth of 2^n and the verify

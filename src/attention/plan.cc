@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// The planner: row tiles from unit classes, segments from the policy, items and reductions from both.
+#include "attention/plan.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include <fmt/format.h>
+
+#include "attention/kernel.h"
+#include "attention/split.h"
+#include "attention/unit.h"
+#include "core/check.h"
+
+namespace segue::attention {
+namespace {
+
+constexpr int kModelSegments = 16;  // "segmented" of the modelled policies
+
+template <class... Args>
+void write(std::string& out, fmt::format_string<Args...> format, Args&&... args) {
+  out.clear();
+  fmt::format_to(std::back_inserter(out), format, std::forward<Args>(args)...);
+}
+
+Status choose_kernel(const PlanInput& input, const DeviceFacts& device, Plan& out) {
+  if (input.kernel != nullptr) {
+    if (!input.kernel->supports(input.shape)) {
+      return Error{ErrorCode::kUnsupported,
+                   fmt::format("kernel '{}' does not support ({},{},{}) with {} KV, {} layout, page size {}",
+                               input.kernel->name, input.shape.q_heads, input.shape.kv_heads, input.shape.head_dim,
+                               kv_type_name(input.shape.kv), kv::layout_name(input.shape.layout),
+                               input.shape.page_size)};
+    }
+    out.kernel = input.kernel;
+    write(out.kernel_reason, "forced");
+    return {};
+  }
+  for (const Kernel* kernel : kernels()) {
+    if (kernel->device != device.kind || !kernel->supports(input.shape)) continue;
+    out.kernel = kernel;
+    write(out.kernel_reason, "first of the table that supports the shape on this machine");
+    return {};
+  }
+  return Error{ErrorCode::kUnsupported, "no kernel of this build supports the attention shape on this device"};
+}
+
+/// Tiles of one sequence: rows of one unit class, in runs as equal as possible under the tile limit.
+void add_tiles(const Shape& shape, const UnitRule& rule, int max_rows, int sequence, const SequenceRows& rows,
+               std::int64_t token, std::vector<RowTile>& tiles) {
+  for (int first = 0; first < rows.rows;) {
+    const std::int64_t keys = shape.visible_keys(rows.depth + first);
+    const std::int64_t limit = class_limit(rule, keys);
+    int end = rows.rows;
+    if (shape.window == 0 || shape.window > limit) {  // else all later rows see at most the window: the same class
+      end = static_cast<int>(std::min<std::int64_t>(rows.rows, first + (limit - keys) + 1));
+    }
+    const int count = (end - first + max_rows - 1) / max_rows;
+    for (int i = 0; i < count; ++i) {
+      RowTile tile;
+      tile.sequence = sequence;
+      tile.row_first = first + static_cast<int>(std::int64_t{end - first} * i / count);
+      tile.rows = first + static_cast<int>(std::int64_t{end - first} * (i + 1) / count) - tile.row_first;
+      tile.unit = unit_size(rule, keys);
+      tile.position = rows.depth + tile.row_first;
+      tile.token = token + tile.row_first;
+      tile.unit_first = static_cast<std::int32_t>(shape.first_key(tile.position) / tile.unit);
+      tile.unit_last = static_cast<std::int32_t>((tile.position + tile.rows - 1) / tile.unit + 1);
+      tiles.push_back(tile);
+    }
+    first = end;
+  }
+}
+
+/// Where the segments of a tile lie: `count` runs of equal length from unit `origin` on, as far as the tile sees them.
+struct Cut {
+  int origin = 0;
+  int count = 1;
+  int units = 0;  // from the origin to the tile's end
+
+  int begin(int segment) const { return origin + static_cast<int>(std::int64_t{units} * segment / count); }
+};
+
+Cut cut(const RowTile& tile, int segments, bool over_whole_length) {
+  Cut result;
+  result.origin = over_whole_length ? 0 : tile.unit_first;
+  result.units = tile.unit_last - result.origin;
+  result.count = std::clamp(segments, 1, result.units);
+  return result;
+}
+
+/// Items and the reduction of one (tile, kv head); returns the number of its segments.
+int add_items(const RowTile& tile, int tile_index, int kv_head, int group, const Cut& segments, Plan& out) {
+  const auto first_item = static_cast<std::int32_t>(out.items.size());
+  for (int i = 0; i < segments.count; ++i) {
+    WorkItem item;
+    item.tile = tile_index;
+    item.kv_head = kv_head;
+    item.unit_first = std::max(segments.begin(i), tile.unit_first);
+    item.unit_last = segments.begin(i + 1);
+    if (item.unit_first >= item.unit_last) continue;  // in front of the window
+    out.items.push_back(item);
+  }
+  const auto last_item = static_cast<std::int32_t>(out.items.size());
+  if (last_item - first_item > 1) {
+    for (std::int32_t i = first_item; i < last_item; ++i) {
+      WorkItem& item = out.items[static_cast<std::size_t>(i)];
+      const int runs = i == first_item ? 1 : item.units();
+      item.partial = out.partials;
+      out.partials += std::int64_t{runs} * tile.rows * group;
+    }
+    out.reductions.push_back({tile_index, kv_head, first_item, last_item});
+  }
+  return last_item - first_item;
+}
+
+/// Longest tiles first, so that the last items to be handed out are short ones.
+void order_tiles(Plan& out) {
+  const auto keys = [&](std::int32_t index) {
+    const RowTile& tile = out.tiles[static_cast<std::size_t>(index)];
+    const std::int64_t units = tile.unit_last - tile.unit_first;
+    return units * tile.unit / out.tile_segments[static_cast<std::size_t>(index)];
+  };
+  out.tile_order.resize(out.tiles.size());
+  bool sorted = true;
+  for (std::size_t i = 0; i < out.tiles.size(); ++i) {
+    out.tile_order[i] = static_cast<std::int32_t>(i);
+    if (i > 0 && keys(out.tile_order[i]) > keys(out.tile_order[i - 1])) sorted = false;
+  }
+  if (sorted) return;
+  std::sort(out.tile_order.begin(), out.tile_order.end(), [&](std::int32_t a, std::int32_t b) {
+    const std::int64_t keys_a = keys(a);
+    const std::int64_t keys_b = keys(b);
+    return keys_a != keys_b ? keys_a > keys_b : a < b;
+  });
+}
+
+void count_work(const RowTile& tile, Plan& out) {
+  const Shape& shape = out.shape;
+  const std::int64_t last = tile.position + tile.rows - 1;
+  const std::int64_t keys = last + 1 - shape.first_key(tile.position);
+  out.kv_bytes += keys * shape.key_bytes();
+  out.sequences[static_cast<std::size_t>(tile.sequence)].keys += keys;
+  std::int64_t visible = 0;
+  for (int row = 0; row < tile.rows; ++row) visible += shape.visible_keys(tile.position + row);
+  out.operations += visible * shape.q_heads * shape.head_dim * 4;  // q.k and p.v, two operations each
+}
+
+void choose_path(const PlanInput& input, const DeviceFacts& device, const StepFacts& step, Plan& out) {
+  evaluate_into(input.policy, input.shape, device, step, out.verdict);
+  if (input.force_segments > 0) {
+    out.tile_segments.assign(out.tiles.size(), input.force_segments);
+    write(out.verdict.reason, "{} segments a tile and kv head are forced", input.force_segments);
+    out.verdict.path = input.force_segments > 1 ? Path::kSegmented : Path::kWhole;
+  } else if (out.verdict.path == Path::kWhole) {
+    out.tile_segments.assign(out.tiles.size(), 1);
+  } else if (input.policy == Policy::kSegue) {
+    choose_segments(input.shape, device, out.tiles, out.tile_segments);
+  } else {
+    out.tile_segments.assign(out.tiles.size(), kModelSegments);
+  }
+}
+
+void describe_split(const PlanInput& input, const DeviceFacts& device, Plan& out) {
+  if (input.policy != Policy::kSegue || input.force_segments > 0) return;
+  out.verdict.path = out.reductions.empty() ? Path::kWhole : Path::kSegmented;
+  write(out.verdict.reason,
+        "segue: no clause about rows or batch; {} work items for {} workgroups, {} of {} tiles x kv heads are split",
+        out.items.size(), device.workgroups, out.reductions.size(),
+        out.tiles.size() * static_cast<std::size_t>(out.shape.kv_heads));
+}
+
+Status check_workspace(const PlanInput& input, const Plan& out) {
+  if (input.max_partials < 0 || out.partials <= input.max_partials) return {};
+  const std::int64_t entry = (std::int64_t{2} + out.shape.head_dim) * static_cast<std::int64_t>(sizeof(float));
+  return Error{ErrorCode::kNoMemory,
+               fmt::format("the attention plan needs {} partials ({} bytes); the workspace holds {} ({} bytes)",
+                           out.partials, out.partials * entry, input.max_partials, input.max_partials * entry)};
+}
+
+}  // namespace
+
+Status plan(const PlanInput& input, const DeviceFacts& device, Plan& out) {
+  if (Status status = validate(input.shape); !status.ok()) return status;
+  if (Status status = choose_kernel(input, device, out); !status.ok()) return status;
+  out.shape = input.shape;
+  out.policy = input.policy;
+  out.tiles.clear();
+  out.items.clear();
+  out.reductions.clear();
+  out.sequences.assign(input.sequences.size(), {});
+  out.rows = 0;
+  out.partials = 0;
+  out.kv_bytes = 0;
+  out.operations = 0;
+
+  StepFacts step{.max_rows = 0, .sequences = 0, .decode_rows = input.decode_rows};
+  const UnitRule rule = unit_rule(input.shape, device);
+  const int group = input.shape.group();
+  const int max_rows = std::max(device.max_tile_rows / group, 1);
+  for (std::size_t i = 0; i < input.sequences.size(); ++i) {
+    const SequenceRows& rows = input.sequences[i];
+    DCHECK(rows.rows >= 0 && rows.depth >= 0);
+    add_tiles(input.shape, rule, max_rows, static_cast<int>(i), rows, out.rows, out.tiles);
+    out.rows += rows.rows;
+    step.max_rows = std::max(step.max_rows, rows.rows);
+    step.sequences += rows.rows > 0 ? 1 : 0;
+  }
+  choose_path(input, device, step, out);
+  order_tiles(out);
+
+  const bool over_whole_length = input.force_segments == 0 && out.verdict.path == Path::kSegmented &&
+                                 (input.policy == Policy::kStock || input.policy == Policy::kPr47520);
+  for (const std::int32_t index : out.tile_order) {
+    const RowTile& tile = out.tiles[static_cast<std::size_t>(index)];
+    std::int32_t& segments = out.tile_segments[static_cast<std::size_t>(index)];
+    const Cut segment_cut = cut(tile, segments, over_whole_length);
+    for (int head = 0; head < input.shape.kv_heads; ++head) {
+      segments = add_items(tile, index, head, group, segment_cut, out);
+    }
+  }
+  for (std::size_t i = 0; i < out.tiles.size(); ++i) {
+    SequenceChoice& choice = out.sequences[static_cast<std::size_t>(out.tiles[i].sequence)];
+    const std::int32_t segments = out.tile_segments[i];
+    if (choice.workgroups == 0) choice.path = Path::kWhole;
+    if (segments > 1) choice.path = Path::kSegmented;
+    choice.segments = segments;
+    choice.workgroups += segments * input.shape.kv_heads;
+    count_work(out.tiles[i], out);
+  }
+  describe_split(input, device, out);
+  return check_workspace(input, out);
+}
+
+}  // namespace segue::attention

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cost formula behind choose_segments(). One formula, no tables.
+#include "attention/split.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace segue::attention {
+namespace {
+
+constexpr double kItemKeys = 16;  // starting a work item costs about as much as this many keys
+constexpr double kMergeKeys = 4;  // storing and merging a partial costs its row about as much as this many keys
+constexpr int kFinest = 4;        // segments per workgroup at most, when one tile is the whole step
+
+struct TileCost {
+  int units = 0;
+  double unit = 0;   // of one unit
+  double merge = 0;  // of one stored partial
+  double start = 0;  // of one item
+
+  TileCost(const Shape& shape, const DeviceFacts& device, const RowTile& tile) {
+    const double rows = static_cast<double>(tile.rows) * shape.group();
+    units = tile.unit_last - tile.unit_first;
+    unit = tile.unit * (device.reading_rows + rows);
+    merge = kMergeKeys * rows;
+    start = kItemKeys * (device.reading_rows + rows);
+  }
+
+  int segments(double target) const {
+    if (target >= unit * units) return 1;
+    const int units_each = std::max(1, static_cast<int>(target / unit + 0.999));
+    return (units + units_each - 1) / units_each;
+  }
+};
+
+/// What a candidate comes to for the whole step.
+struct Estimate {
+  double total = 0;
+  double largest = 0;   // item
+  double smallest = std::numeric_limits<double>::infinity();
+  double items = 0;
+  double merges = 0;
+
+  void add(const TileCost& tile, int segments, int kv_heads) {
+    const int longest = (tile.units + segments - 1) / segments;
+    const int stored = segments > 1 ? tile.units - tile.units / segments + 1 : 0;
+    const double item = longest * tile.unit + tile.start;
+    total += kv_heads * (tile.units * tile.unit + segments * tile.start);
+    merges += kv_heads * stored * tile.merge;
+    largest = std::max(largest, item);
+    smallest = std::min(smallest, item);
+    items += static_cast<double>(kv_heads) * segments;
+  }
+
+  double makespan(const DeviceFacts& device) const {
+    const double workgroups = device.workgroups;
+    double time = largest;
+    if (items > workgroups) {
+      const double rounds = static_cast<double>(static_cast<std::int64_t>((items + workgroups - 1) / workgroups));
+      const double bound = total / workgroups + largest * (1 - 1 / workgroups);  // any order of handing out
+      time = std::min(rounds * largest, bound);
+    }
+    return time + device.imbalance * largest + merges / workgroups;
+  }
+};
+
+}  // namespace
+
+void choose_segments(const Shape& shape, const DeviceFacts& device, std::span<const RowTile> tiles,
+                     std::vector<std::int32_t>& segments) {
+  segments.assign(tiles.size(), 1);
+  if (device.workgroups <= 1 || tiles.empty()) return;
+
+  Estimate whole;
+  double work = 0;
+  for (const RowTile& tile : tiles) {
+    const TileCost cost(shape, device, tile);
+    whole.add(cost, 1, shape.kv_heads);
+    work += shape.kv_heads * cost.units * cost.unit;
+  }
+  double best = whole.makespan(device);
+  double target = std::numeric_limits<double>::infinity();
+  for (int finer = 1; finer <= kFinest; ++finer) {
+    const double candidate = work / (static_cast<double>(device.workgroups) * finer);
+    if (candidate >= whole.largest) continue;
+    Estimate estimate;
+    for (const RowTile& tile : tiles) {
+      const TileCost cost(shape, device, tile);
+      estimate.add(cost, cost.segments(candidate), shape.kv_heads);
+    }
+    if (const double makespan = estimate.makespan(device); makespan < best) {
+      best = makespan;
+      target = candidate;
+    }
+  }
+  if (target == std::numeric_limits<double>::infinity()) return;
+  for (std::size_t i = 0; i < tiles.size(); ++i) {
+    segments[i] = TileCost(shape, device, tiles[i]).segments(target);
+  }
+}
+
+}  // namespace segue::attention
