@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engine: a loaded model that completes requests, alone or several at once. Tokens depend on the request only: not on
+// speculation, on the requests beside it, on threads or on how attention was split.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "segue/error.h"
+#include "segue/request.h"
+#include "segue/types.h"
+
+namespace segue {
+
+struct EngineOptions {
+  std::string model;                   // path of a GGUF file
+  int threads = 0;                     // 0: all CPUs this process may use
+  KvType kv = KvType::kBF16;
+  int page_size = 0;                   // tokens, a multiple of 8; 0: default
+  int prefill_chunk = 512;             // prompt rows per step
+  std::int64_t context = 0;            // largest prompt + completion; 0: what the model was trained for
+  int max_sequences = 1;               // requests in flight at once; others wait
+  int decode_rows = 0;                 // 1 + k that the policy pr45450 is told; 0: 1 + the largest k of the requests
+  std::string policy = "segue";
+  std::string kernel;                  // forced attention kernel; empty: the planner's choice
+  std::function<void(double fraction)> load_progress;
+  std::function<void(std::string_view line)> trace;  // one JSON document per step, or empty
+  const std::atomic<bool>* cancel = nullptr;         // set to true: requests in flight end as kCancelled
+};
+
+class Engine {
+ public:
+  /// Loads the model and reserves the KV cache; what cannot fit is refused here, with the sizes.
+  static Result<std::unique_ptr<Engine>> create(const EngineOptions& options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// One request. A prompt that continues the previous one reuses its cache.
+  Result<Completion> generate(const Request& request);
+
+  /// All requests, up to max_sequences at once; results in the order of the requests.
+  std::vector<Result<Completion>> generate_batch(std::span<const Request> requests);
+
+  /// One line for people: model, device, instruction level, threads, KV type and the path that verify steps take.
+  std::string start_line() const;
+
+  std::string model_name() const;
+  std::int64_t context() const;
+  int threads() const;
+  double load_s() const;
+
+  std::vector<std::int32_t> tokenize(std::string_view text, bool parse_special) const;
+
+  /// Messages of a conversation as prompt text for Request::prompt with parse_special; see text/chat.h for the formats.
+  struct Message {
+    std::string role;  // "system", "user", "assistant"
+    std::string content;
+  };
+  Result<std::string> render_chat(std::span<const Message> messages) const;
+
+ private:
+  struct Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace segue

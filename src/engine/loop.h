@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loop: one step at a time over the sequences that it is given: draft, verify, accept, commit. It owns the cache and
+// the controller, decides nothing about which requests run (engine.cc does), and reports every step.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "attention/kernel.h"
+#include "attention/policy.h"
+#include "engine/runtime.h"
+#include "engine/sequence.h"
+#include "kv/cache.h"
+#include "segue/error.h"
+#include "speculate/controller.h"
+#include "speculate/sampler.h"
+
+namespace segue::engine {
+
+struct LoopOptions {
+  KvType kv = KvType::kBF16;
+  int page_size = kv::kDefaultPageSize;
+  int prefill_chunk = 512;
+  std::int64_t context = 0;       // tokens that a sequence may reach
+  int max_sequences = 1;          // alive at once, forks included
+  int decode_rows = 1;            // 1 + k that pr45450 is told
+  int workgroups = 0;             // 0: threads
+  const attention::Kernel* kernel = nullptr;
+};
+
+/// What a step did with one of its sequences.
+struct SequenceStep {
+  std::int64_t key = 0;
+  std::int64_t depth = 0;
+  int rows = 0;
+  int drafted = 0;
+  int accepted = 0;
+  int emitted = 0;   // tokens committed to the text, the stop token not counted
+  bool prefill = false;
+};
+
+/// Valid until the next step.
+struct StepReport {
+  std::span<const SequenceStep> sequences;
+  std::span<const model::GroupRecord> groups;
+  double draft_us = 0;
+  double verify_us = 0;   // the target's forward pass
+  double other_us = 0;    // sampling, acceptance, bookkeeping
+  double total_us = 0;
+};
+
+class Loop {
+ public:
+  /// Sizes and reserves the cache. kUsage for impossible options, kNoMemory with the sizes.
+  static Result<std::unique_ptr<Loop>> create(Runtime& runtime, const LoopOptions& options);
+
+  /// Gives the sequence its place in the cache. At most max_sequences are alive at once (CHECK).
+  void admit(Sequence& sequence);
+  /// A copy of `from` that shares its cached prefix, with no drafter, output or statistics of its own.
+  Result<Sequence> fork(const Sequence& from);
+  void release(Sequence& sequence);
+
+  /// One step. Sequences in their prompt take the next chunk, the others draft and verify; finished ones are skipped.
+  /// An error leaves the sequences as they were before the step.
+  Result<StepReport> step(std::span<Sequence* const> sequences, attention::Policy policy);
+
+  std::int64_t cached(const Sequence& sequence) const { return cache_.length(sequence.cache_id); }
+  kv::Cache& cache() { return cache_; }
+  const LoopOptions& options() const { return options_; }
+  Runtime& runtime() { return runtime_; }
+  const speculate::Controller& controller() const { return controller_; }
+  /// Forgets what was learnt: the next decision is a cold start.
+  void reset_controller() { controller_ = speculate::Controller(); }
+
+ private:
+  struct Block {  // one sequence's part of the step being built
+    Sequence* sequence;
+    std::vector<std::int32_t> rows;  // tokens of its rows; drafts are rows[1..]
+    std::int64_t depth;
+    bool prefill;
+    int logits;
+    double draft_us;
+  };
+
+  Loop(Runtime& runtime, const LoopOptions& options, kv::Cache cache);
+  void build_prefill(Block& block);
+  void draft(std::span<Block> blocks);
+  Result<model::StepOutput> run_target(std::span<Block> blocks, attention::Policy policy);
+  int take(Block& block, const float* logits, SequenceStep& record);
+  void emit(Sequence& sequence, std::int32_t token, const float* logits);
+
+  Runtime& runtime_;
+  LoopOptions options_;
+  kv::Cache cache_;
+  speculate::Controller controller_;
+  speculate::SampleScratch scratch_;
+  std::int64_t next_key_ = 1;
+  std::vector<Block> blocks_;
+  std::vector<model::SequenceInput> inputs_;
+  std::vector<SequenceStep> records_;
+};
+
+}  // namespace segue::engine
