@@ -7,9 +7,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "segue/error.h"
+#include "text/tokenizer.h"
 #include "text/vocabulary.h"
 
 namespace segue::text {
@@ -39,13 +41,22 @@ class ChatTemplate {
   /// System text that the file's template adds when the messages have none; empty: none.
   const std::string& default_system() const { return default_system_; }
 
-  /// The prompt text, to be encoded with parse_special and encode_prompt (it has no bos of its own). Append
-  /// nothing: with `add_generation_prompt` it ends where the answer begins. kUsage for unknown roles, a system message
-  /// that is not the first, no messages, or (gemma3) turns that do not alternate, beginning with the user.
-  /// Contents go in as they are: a content that spells a control token becomes that token.
+  /// The prompt text, to be encoded with parse_special and encode_prompt (it has no bos of its own). With
+  /// `add_generation_prompt` it ends where the answer begins. kUsage for no messages, unknown roles, and what the format
+  /// cannot say (gemma3: turns that do not alternate user, assistant; a system message that is not the first).
   Result<std::string> render(std::span<const Message> messages, bool add_generation_prompt) const;
 
+  /// The ids of that prompt, bos included. Nothing that a message says becomes a control token.
+  Result<std::vector<std::int32_t>> encode(const Tokenizer& tokenizer, std::span<const Message> messages,
+                                           bool add_generation_prompt) const;
+
  private:
+  struct Prompt {
+    std::string text;
+    std::vector<TextRange> contents;  // what messages say, as ranges of text
+  };
+  Result<Prompt> build(std::span<const Message> messages, bool add_generation_prompt) const;
+
   ChatFormat format_;
   ChatSource source_;
   std::string default_system_;

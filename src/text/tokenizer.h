@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "segue/error.h"
+#include "text/special.h"
 #include "text/vocabulary.h"
 
 namespace segue::text {
@@ -31,8 +32,12 @@ class Tokenizer {
   /// (add_space_prefix), and (2) bytes that no token has (missing_bytes) are dropped, or become unk where that exists
   /// in "llama" vocabularies.
   std::vector<std::int32_t> encode(std::string_view text, bool parse_special) const;
+  /// As encode with parse_special, but inside the `plain` ranges of `text` (ascending, disjoint) nothing becomes a control
+  /// token: for text that quotes a user.
+  std::vector<std::int32_t> encode(std::string_view text, std::span<const TextRange> plain) const;
   /// The same with bos in front (if add_bos) and eos behind (if add_eos).
   std::vector<std::int32_t> encode_prompt(std::string_view text, bool parse_special) const;
+  std::vector<std::int32_t> encode_prompt(std::string_view text, std::span<const TextRange> plain) const;
 
   /// Bytes that token `id` stands for: possibly a part of a character. Control and unknown tokens are empty unless
   /// `special`; so are ids outside [0, vocab_size). Valid as long as the tokenizer.

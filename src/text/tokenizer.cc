@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/tokenizer.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "text/model.h"
+#include "text/token_map.h"
+#include "text/utf8.h"
+
+namespace segue::text {
+namespace {
+
+// Tokens that end a turn or a text in some family of models; files often name only one of them as eos.
+constexpr std::array<std::string_view, 12> kStopNames{
+    "<end_of_turn>", "<turn|>",   "<|im_end|>", "<|eot_id|>",    "<|eom_id|>", "<|end_of_text|>",
+    "<|endoftext|>", "<|end|>", "<EOT>",      "<|end_of_turn|>", "<end_of_utterance>", "</s>"};
+
+Error invalid(std::string message) { return {ErrorCode::kInvalidFile, "vocabulary: " + std::move(message)}; }
+
+/// Counts, ranges and flags; fills in absent types.
+Status check(Vocabulary& vocabulary) {
+  const std::size_t count = vocabulary.tokens.size();
+  if (count == 0) return invalid("it has no tokens");
+  if (count > std::size_t{1} << 28) return invalid(fmt::format("{} tokens are more than the {} allowed", count, 1 << 28));
+  if (vocabulary.types.empty()) vocabulary.types.assign(count, static_cast<std::int32_t>(TokenType::kNormal));
+  if (vocabulary.types.size() != count) return invalid(fmt::format("{} tokens but {} types", count, vocabulary.types.size()));
+  for (std::size_t id = 0; id < count; ++id) {
+    const std::int32_t type = vocabulary.types[id];
+    if (type < static_cast<std::int32_t>(TokenType::kNormal) || type > static_cast<std::int32_t>(TokenType::kByte)) {
+      return invalid(fmt::format("token {} has type {} (allowed: 1 to 6)", id, type));
+    }
+    const auto kind = static_cast<TokenType>(type);
+    const bool special = kind == TokenType::kControl || kind == TokenType::kUnknown || kind == TokenType::kUserDefined;
+    if (special && vocabulary.tokens[id].size() > kMaxSpecialBytes) {
+      return invalid(fmt::format("special token {} has {} bytes (allowed: {})", id, vocabulary.tokens[id].size(), kMaxSpecialBytes));
+    }
+  }
+  const std::array<std::pair<std::string_view, std::int32_t>, 4> named{
+      {{"bos", vocabulary.bos}, {"eos", vocabulary.eos}, {"eot", vocabulary.eot}, {"unknown", vocabulary.unk}}};
+  for (const auto& [name, id] : named) {
+    if (id < -1 || id >= static_cast<std::int64_t>(count)) {
+      return invalid(fmt::format("the {} token is {}, but there are {} tokens", name, id, count));
+    }
+  }
+  if (vocabulary.add_bos && vocabulary.bos < 0) return invalid("prompts should begin with bos, but there is no bos token");
+  if (vocabulary.add_eos && vocabulary.eos < 0) return invalid("prompts should end with eos, but there is no eos token");
+  return {};
+}
+
+/// How much of `text` one call of a model may take: all, or a long part that ends between characters.
+std::size_t part_bytes(std::string_view text) {
+  if (text.size() <= kMaxFragmentBytes) return text.size();
+  return kMaxFragmentBytes - utf8_incomplete_tail(text.substr(0, kMaxFragmentBytes));
+}
+
+}  // namespace
+
+struct Tokenizer::Impl {
+  explicit Impl(Vocabulary given) : vocabulary(std::move(given)), map(vocabulary.tokens), cutter(vocabulary) {}
+
+  TokenType type(std::size_t id) const { return static_cast<TokenType>(vocabulary.types[id]); }
+  bool control(std::size_t id) const { return type(id) == TokenType::kControl || type(id) == TokenType::kUnknown; }
+
+  void build_pieces() {
+    pieces.reserve(vocabulary.tokens.size(), vocabulary.tokens.bytes());
+    std::string piece;
+    for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+      piece.clear();
+      if (!control(id)) model->decode(static_cast<std::int32_t>(id), piece);
+      pieces.add(piece);
+    }
+  }
+
+  void build_stops() {
+    if (vocabulary.eos >= 0) stops.push_back(vocabulary.eos);
+    if (vocabulary.eot >= 0) stops.push_back(vocabulary.eot);
+    for (std::string_view name : kStopNames) {
+      // By name only where the token is special: some vocabularies have "</s>" as a tag of HTML.
+      const std::int32_t id = map.find(name);
+      if (id >= 0 && control(static_cast<std::size_t>(id))) stops.push_back(id);
+    }
+    std::sort(stops.begin(), stops.end());
+    stops.erase(std::unique(stops.begin(), stops.end()), stops.end());
+  }
+
+  void encode(std::string_view text, std::span<const TextRange> plain, std::vector<std::int32_t>& out) const {
+    Scratch scratch;
+    bool after_special = true;
+    const auto encode_plain = [&](std::string_view fragment) {
+      while (!fragment.empty()) {
+        const std::size_t bytes = part_bytes(fragment);
+        model->encode(fragment.substr(0, bytes), after_special, scratch, out);
+        fragment.remove_prefix(bytes);
+        after_special = false;
+      }
+    };
+    std::size_t done = 0;
+    for (const SpecialMatch& match : cutter.find(text, plain)) {
+      encode_plain(text.substr(done, match.begin - done));
+      out.push_back(match.token);
+      after_special = true;
+      done = match.end;
+    }
+    encode_plain(text.substr(done));
+  }
+
+  Vocabulary vocabulary;
+  TokenMap map;
+  SpecialCutter cutter;
+  std::unique_ptr<TokenModel> model;
+  StringTable pieces;  // [tokens] bytes; empty for control tokens
+  std::vector<std::int32_t> stops;
+};
+
+Tokenizer::Tokenizer(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+Tokenizer::~Tokenizer() = default;
+
+Result<std::unique_ptr<Tokenizer>> Tokenizer::create(Vocabulary vocabulary) {
+  if (vocabulary.model != "llama" && vocabulary.model != "gpt2") {
+    return Error{ErrorCode::kUnsupported, fmt::format("unknown tokenizer model \"{}\" (known: llama, gpt2)", vocabulary.model)};
+  }
+  if (Status status = check(vocabulary); !status) return status.error();
+  auto impl = std::make_unique<Impl>(std::move(vocabulary));
+  Result<std::unique_ptr<TokenModel>> model = impl->vocabulary.model == "llama" ? create_spm(impl->vocabulary, impl->map)
+                                                                               : create_bpe(impl->vocabulary, impl->map);
+  if (!model) return model.error();
+  impl->model = std::move(model).value();
+  impl->build_pieces();
+  impl->build_stops();
+  return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(impl)));
+}
+
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool parse_special) const {
+  const TextRange all{0, text.size()};
+  return encode(text, parse_special ? std::span<const TextRange>() : std::span<const TextRange>(&all, 1));
+}
+
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text, std::span<const TextRange> plain) const {
+  std::vector<std::int32_t> ids;
+  impl_->encode(text, plain, ids);
+  return ids;
+}
+
+std::vector<std::int32_t> Tokenizer::encode_prompt(std::string_view text, bool parse_special) const {
+  const TextRange all{0, text.size()};
+  return encode_prompt(text, parse_special ? std::span<const TextRange>() : std::span<const TextRange>(&all, 1));
+}
+
+std::vector<std::int32_t> Tokenizer::encode_prompt(std::string_view text, std::span<const TextRange> plain) const {
+  std::vector<std::int32_t> ids;
+  if (impl_->vocabulary.add_bos) ids.push_back(impl_->vocabulary.bos);
+  impl_->encode(text, plain, ids);
+  if (impl_->vocabulary.add_eos) ids.push_back(impl_->vocabulary.eos);
+  return ids;
+}
+
+std::string_view Tokenizer::piece(std::int32_t id, bool special) const {
+  if (id < 0 || id >= vocab_size()) return {};
+  const auto index = static_cast<std::size_t>(id);
+  return special && impl_->control(index) ? impl_->vocabulary.tokens[index] : impl_->pieces[index];
+}
+
+std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool special) const {
+  std::string text;
+  for (std::int32_t id : ids) text += piece(id, special);
+  return text;
+}
+
+std::int32_t Tokenizer::vocab_size() const { return static_cast<std::int32_t>(impl_->vocabulary.tokens.size()); }
+std::int32_t Tokenizer::bos() const { return impl_->vocabulary.bos; }
+std::int32_t Tokenizer::eos() const { return impl_->vocabulary.eos; }
+bool Tokenizer::add_bos() const { return impl_->vocabulary.add_bos; }
+bool Tokenizer::is_stop(std::int32_t id) const { return std::binary_search(impl_->stops.begin(), impl_->stops.end(), id); }
+const std::vector<std::int32_t>& Tokenizer::stop_ids() const { return impl_->stops; }
+bool Tokenizer::is_control(std::int32_t id) const {
+  return id >= 0 && id < vocab_size() && impl_->control(static_cast<std::size_t>(id));
+}
+
+std::optional<std::int32_t> Tokenizer::find(std::string_view token_text) const {
+  const std::int32_t id = impl_->map.find(token_text);
+  return id < 0 ? std::nullopt : std::optional<std::int32_t>(id);
+}
+
+int Tokenizer::missing_bytes() const { return impl_->model->missing_bytes(); }
+const Vocabulary& Tokenizer::vocabulary() const { return impl_->vocabulary; }
+
+std::string StreamDecoder::push(std::int32_t id) {
+  pending_ += tokenizer_.piece(id, special_);
+  const std::size_t complete = pending_.size() - utf8_incomplete_tail(pending_);
+  std::string text = pending_.substr(0, complete);
+  pending_.erase(0, complete);
+  return text;
+}
+
+std::string StreamDecoder::flush() { return std::exchange(pending_, {}); }
+
+}  // namespace segue::text
