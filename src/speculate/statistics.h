@@ -37,6 +37,10 @@ class Statistics {
   const PositionCounts& positions() const { return positions_; }
   const std::array<std::int64_t, kMaxDraft + 1>& k_histogram() const { return k_histogram_; }   // steps by k
 
+  double draft_us() const { return draft_us_; }
+  double verify_us() const { return verify_us_; }
+  double other_us() const { return other_us_; }
+
   /// Tokens emitted per step that verified at least one draft; 1 when there was none.
   double mean_acceptance_length() const;
 
