@@ -49,33 +49,6 @@ Plan plan_of(const Shape& shape, std::vector<SequenceRows> sequences, const Devi
   return out;
 }
 
-TEST(UnitRule, NeverShrinksAsKeysGrowAndEveryClassHoldsAPowerOfTwoWithItsVerifyBlock) {
-  for (const UnitRule rule : {UnitRule{64, 32}, UnitRule{64, 128}, UnitRule{128, 32}, UnitRule{16, 16}}) {
-    int last = 0;
-    for (std::int64_t keys = 1; keys <= 300'000; ++keys) {
-      const int unit = unit_size(rule, keys);
-      ASSERT_GE(unit, last) << keys;
-      ASSERT_EQ(unit % 16, 0) << keys;
-      ASSERT_GE(class_limit(rule, keys), keys);
-      ASSERT_EQ(unit_size(rule, class_limit(rule, keys)), unit) << keys;
-      ASSERT_GT(unit_size(rule, class_limit(rule, keys) + 1), unit) << keys;
-      ASSERT_LE((keys - 64 + unit - 1) / unit, rule.target_units) << keys;
-      last = unit;
-    }
-    for (int bits = 5; bits <= 40; ++bits) {
-      const std::int64_t depth = std::int64_t{1} << bits;
-      ASSERT_EQ(unit_size(rule, depth + 1), unit_size(rule, depth + 64)) << depth;
-    }
-  }
-}
-
-TEST(UnitRule, StepsAreFinerThanPowersOfTwo) {
-  const UnitRule rule{64, 32};
-  std::set<int> sizes;
-  for (std::int64_t keys = 32'768 + 64; keys <= 65'536 + 64; ++keys) sizes.insert(unit_size(rule, keys));
-  EXPECT_EQ(sizes, (std::set<int>{1024, 1280, 1536, 1792, 2048}));
-}
-
 TEST(Plan, CoversEveryVisibleKeyExactlyOnceForRandomStepsUnderEveryPolicy) {
   std::mt19937 random(1);
   const auto pick = [&](auto... values) {
@@ -100,6 +73,136 @@ TEST(Plan, CoversEveryVisibleKeyExactlyOnceForRandomStepsUnderEveryPolicy) {
     plan_of(shape, sequences, device, kAllPolicies[random() % kAllPolicies.size()], forced);
     if (HasFailure()) return;
   }
+}
+
+TEST(Plan, ReducesEveryKeyOfEveryRowOnceWhenCountedKeyByKey) {
+  std::mt19937 random(2);
+  for (int round = 0; round < 300; ++round) {
+    const int window = std::array{0, 5, 130, 700}[random() % 4];
+    const Shape shape = shape_of(8, 2, 64, window);
+    std::vector<SequenceRows> sequences;
+    for (std::size_t i = 0; i < 1 + random() % 3; ++i) {
+      sequences.push_back({.depth = static_cast<std::int64_t>(random() % 3000), .rows = static_cast<int>(random() % 40)});
+    }
+    const Plan plan = plan_of(shape, sequences, device_of(1 + static_cast<int>(random() % 9)),
+                              kAllPolicies[random() % kAllPolicies.size()]);
+    std::map<std::pair<std::int64_t, int>, std::vector<int>> reads;  // (token, kv head) -> times each key is reduced
+    for (const WorkItem& item : plan.items) {
+      const RowTile& tile = plan.tiles[static_cast<std::size_t>(item.tile)];
+      for (int row = 0; row < tile.rows; ++row) {
+        const std::int64_t position = tile.position + row;
+        std::vector<int>& counts = reads[{tile.token + row, item.kv_head}];
+        counts.resize(static_cast<std::size_t>(position + 1), 0);
+        for (std::int64_t key = std::int64_t{item.unit_first} * tile.unit;
+             key < std::int64_t{item.unit_last} * tile.unit && key <= position; ++key) {
+          if (key >= shape.first_key(position)) ++counts[static_cast<std::size_t>(key)];
+        }
+      }
+    }
+    std::int64_t token = 0;
+    for (const SequenceRows& rows : sequences) {
+      for (int row = 0; row < rows.rows; ++row, ++token) {
+        for (int head = 0; head < shape.kv_heads; ++head) {
+          const std::vector<int>& counts = reads[{token, head}];
+          const std::int64_t position = rows.depth + row;
+          ASSERT_EQ(counts.size(), static_cast<std::size_t>(position + 1));
+          for (std::int64_t key = 0; key <= position; ++key) {
+            const bool visible = window == 0 || key > position - window;
+            ASSERT_EQ(counts[static_cast<std::size_t>(key)], visible ? 1 : 0) << "token " << token << " key " << key;
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Unit size of every row of a sequence.
+std::vector<int> units_of_rows(const Plan& plan, int sequence) {
+  std::vector<int> units;
+  for (const RowTile& tile : plan.tiles) {
+    if (tile.sequence == sequence) units.insert(units.end(), static_cast<std::size_t>(tile.rows), tile.unit);
+  }
+  return units;
+}
+
+TEST(Plan, GivesARowTheSameUnitsAloneInAVerifyBlockAndInABatch) {
+  const Shape shape = shape_of(32, 4, 512);
+  for (const std::int64_t depth : {0, 3, 2040, 2047, 2048, 2100, 2108, 2111, 2112, 16'384, 16'440, 131'072}) {
+    const Plan block = plan_of(shape, {{.depth = depth, .rows = 9}}, device_of(2));
+    const Plan batch = plan_of(shape, {{.depth = 50, .rows = 300}, {.depth = depth, .rows = 9}, {.depth = 9, .rows = 1}},
+                               device_of(64));
+    EXPECT_EQ(units_of_rows(block, 0), units_of_rows(batch, 1));
+    for (int row = 0; row < 9; ++row) {
+      const Plan alone = plan_of(shape, {{.depth = depth + row, .rows = 1}}, device_of(132));
+      EXPECT_EQ(alone.tiles[0].unit, units_of_rows(block, 0)[static_cast<std::size_t>(row)]) << depth << " row " << row;
+    }
+  }
+}
+
+TEST(Plan, PutsRowsOnBothSidesOfAClassLimitIntoTilesOfTheirOwn) {
+  const Shape shape = shape_of(16, 8, 256);
+  const Plan plan = plan_of(shape, {{.depth = 2108, .rows = 8}}, device_of(2));  // class limit: 2112 keys
+  ASSERT_EQ(plan.tiles.size(), 2u);
+  EXPECT_EQ(plan.tiles[0].rows, 4);
+  EXPECT_EQ(plan.tiles[0].unit, 64);
+  EXPECT_EQ(plan.tiles[1].unit, 80);
+}
+
+TEST(Plan, IsTheSameValueForTheSameInputAndReusesItsStorage) {
+  const Shape shape = shape_of(32, 16, 256, 1024);
+  const std::vector<SequenceRows> sequences{{.depth = 60'000, .rows = 5}, {.depth = 17, .rows = 40}};
+  Plan reused = plan_of(shape_of(4, 1, 64), {{.depth = 1'000'000, .rows = 16}}, device_of(64));
+  PlanInput input;
+  input.shape = shape;
+  input.sequences = sequences;
+  ASSERT_TRUE(plan(input, device_of(64), reused).ok());
+  EXPECT_EQ(to_json(reused).dump(), to_json(plan_of(shape, sequences, device_of(64))).dump());
+  EXPECT_EQ(to_text(reused), to_text(plan_of(shape, sequences, device_of(64))));
+}
+
+TEST(Plan, RefusesAWorkspaceThatIsTooSmallWithBothSizes) {
+  const std::vector<SequenceRows> sequences{{.depth = 32'768, .rows = 4}};
+  PlanInput input;
+  input.shape = shape_of(16, 8, 256);
+  input.sequences = sequences;
+  input.policy = Policy::kSegmented;
+  Plan out;
+  ASSERT_TRUE(plan(input, device_of(2), out).ok());
+  const std::int64_t needed = out.partials;
+  ASSERT_GT(needed, 0);
+  input.max_partials = needed;
+  EXPECT_TRUE(plan(input, device_of(2), out).ok());
+  input.max_partials = needed - 1;
+  const Status status = plan(input, device_of(2), out);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kNoMemory);
+  EXPECT_NE(status.error().message.find(std::to_string(needed)), std::string::npos);
+  EXPECT_NE(status.error().message.find(std::to_string(needed - 1)), std::string::npos);
+}
+
+TEST(Plan, RefusesShapesThatNoKernelRuns) {
+  const std::vector<SequenceRows> sequences{{.depth = 0, .rows = 1}};
+  for (const Shape& shape : {shape_of(5, 2, 64), shape_of(0, 0, 64), shape_of(4, 4, 65), shape_of(34, 2, 64),
+                             shape_of(4, 4, 64, -1), Shape{.q_heads = 4, .kv_heads = 4, .head_dim = 64, .page_size = 12}}) {
+    PlanInput input;
+    input.shape = shape;
+    input.sequences = sequences;
+    Plan out;
+    const Status status = plan(input, device_of(2), out);
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kUsage);
+  }
+}
+
+TEST(Plan, HoldsAMillionKeysAndFourThousandRows) {
+  const Plan plan = plan_of(shape_of(32, 4, 512), {{.depth = 1'044'480, .rows = 4096}}, device_of(500));
+  EXPECT_EQ(plan.rows, 4096);
+  EXPECT_GT(plan.operations, std::int64_t{4096} * 1'044'480 * 32 * 512 * 4);
+}
+
+TEST(Plan, OfAnEmptyStepIsEmpty) {
+  EXPECT_EQ(plan_of(shape_of(4, 1, 64), {}, device_of(2)).workgroups(), 0);
+  EXPECT_EQ(plan_of(shape_of(4, 1, 64), {{.depth = 100, .rows = 0}}, device_of(2)).workgroups(), 0);
 }
 
 }  // namespace

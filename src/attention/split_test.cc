@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Splitting by the work there is, judged by the makespan of handing the plan's items out one by one.
+#include "attention/split.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <queue>
+#include <random>
+
+#include "attention/plan.h"
+
+namespace segue::attention {
+namespace {
+
+struct Schedule {
+  double makespan = 0;
+  double ideal = 0;         // all work spread evenly
+  double largest_unit = 0;  // no split goes below it
+};
+
+double unit_cost(const Plan& plan, const DeviceFacts& device, const RowTile& tile) {
+  return tile.unit * (device.reading_rows + static_cast<double>(tile.rows) * plan.shape.group());
+}
+
+/// Items in plan order, each to the workgroup that is free first.
+Schedule schedule(const Plan& plan, const DeviceFacts& device) {
+  Schedule result;
+  std::priority_queue<double, std::vector<double>, std::greater<>> free_at;
+  for (int i = 0; i < device.workgroups; ++i) free_at.push(0);
+  for (const WorkItem& item : plan.items) {
+    const double unit = unit_cost(plan, device, plan.tiles[static_cast<std::size_t>(item.tile)]);
+    const double end = free_at.top() + unit * item.units();
+    free_at.pop();
+    free_at.push(end);
+    result.makespan = std::max(result.makespan, end);
+    result.ideal += unit * item.units() / device.workgroups;
+    result.largest_unit = std::max(result.largest_unit, unit);
+  }
+  return result;
+}
+
+DeviceFacts device_of(int workgroups) {
+  DeviceFacts device;
+  device.workgroups = workgroups;
+  return device;
+}
+
+Plan plan_of(const Shape& shape, const std::vector<SequenceRows>& sequences, const DeviceFacts& device) {
+  PlanInput input;
+  input.shape = shape;
+  input.sequences = sequences;
+  Plan out;
+  EXPECT_TRUE(plan(input, device, out).ok());
+  return out;
+}
+
+const Shape kDirect{.q_heads = 16, .kv_heads = 8, .head_dim = 256};
+const Shape kOne{.q_heads = 4, .kv_heads = 1, .head_dim = 256};
+
+TEST(Split, GivesALoneSequenceTheWholeDeviceAtEveryDepth) {
+  for (const std::int64_t depth : {2048, 5000, 32'768, 100'000, 131'072}) {
+    for (const int rows : {1, 2, 8}) {
+      EXPECT_GE(plan_of(kDirect, {{.depth = depth, .rows = rows}}, device_of(132)).workgroups(), 110) << depth;
+      const Plan two = plan_of(kOne, {{.depth = depth, .rows = rows}}, device_of(2));
+      EXPECT_GE(two.workgroups(), 2) << depth;
+      EXPECT_LE(two.workgroups(), 8) << depth;
+    }
+  }
+}
+
+TEST(Split, LeavesABatchThatFillsTheDeviceEvenlyUnsplit) {
+  for (const int batch : {16, 64}) {
+    const std::vector<SequenceRows> sequences(static_cast<std::size_t>(batch), {.depth = 4096, .rows = 2});
+    EXPECT_EQ(plan_of(kDirect, sequences, device_of(2)).partials, 0);
+    EXPECT_EQ(plan_of(kOne, sequences, device_of(2)).partials, 0);
+  }
+}
+
+TEST(Split, CutsOneLongSequenceBesideManyShortOnes) {
+  std::vector<SequenceRows> sequences(40, {.depth = 500, .rows = 1});
+  sequences.push_back({.depth = 120'000, .rows = 4});
+  for (const int workgroups : {2, 16, 132}) {
+    const DeviceFacts device = device_of(workgroups);
+    const Plan plan = plan_of(kOne, sequences, device);
+    EXPECT_GT(plan.sequences[40].segments, 1);
+    EXPECT_EQ(plan.sequences[0].segments, 1);
+    const Schedule result = schedule(plan, device);
+    EXPECT_LE(result.makespan, 1.15 * result.ideal + result.largest_unit);
+  }
+}
+
+TEST(Split, StaysNearTheIdealMakespanForRandomMixedSteps) {
+  std::mt19937 random(3);
+  double worst = 0;
+  for (int round = 0; round < 2000; ++round) {
+    const int kv_heads = std::array{1, 2, 4, 8}[random() % 4];
+    const Shape shape{.q_heads = 4 * kv_heads, .kv_heads = kv_heads, .head_dim = 128,
+                      .window = std::array{0, 0, 1024}[random() % 3]};
+    const DeviceFacts device = device_of(std::array{2, 3, 8, 64, 132}[random() % 5]);
+    std::vector<SequenceRows> sequences;
+    for (std::size_t i = 0; i < 1 + random() % 12; ++i) {
+      const auto depth = static_cast<std::int64_t>(random() % (std::uint64_t{1} << (8 + random() % 10)));
+      sequences.push_back({.depth = depth, .rows = std::array{1, 1, 4, 9, 512}[random() % 5]});
+    }
+    const Plan plan = plan_of(shape, sequences, device);
+    const Schedule result = schedule(plan, device);
+    const double ratio = (result.makespan - result.largest_unit) / result.ideal;
+    worst = std::max(worst, ratio);
+    ASSERT_LE(ratio, 1.3) << to_text(plan);
+  }
+  RecordProperty("worst_ratio", std::to_string(worst));
+}
+
+}  // namespace
+}  // namespace segue::attention
