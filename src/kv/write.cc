@@ -14,28 +14,35 @@
 namespace segue::kv {
 namespace {
 
-constexpr int kDims = 64;  // dims converted at a time: a [16 tokens][64] block stays in the first-level cache
+constexpr int kLanes = 64;  // lanes converted at a time: a [16 tokens][64] block stays in the first-level cache
 
-/// Element codecs: `Stored` is what lies in memory. `encode` equals core/dtype.h without its branches.
+/// Element codecs. A lane is what the tiled layout keeps together, one or two dims of a token; lanes of a row follow
+/// each other in the natural layouts (little-endian, so the lower dim comes first). `encode` equals core/dtype.h
+/// without its branches.
 struct F32 {
-  using Stored = std::uint32_t;
-  static Stored encode(std::uint32_t bits) { return bits; }
-  static float decode(Stored stored) { return std::bit_cast<float>(stored); }
+  using Lane = std::uint32_t;
+  static constexpr int kLaneDims = 1;
+  static Lane encode(const float* from) { return std::bit_cast<std::uint32_t>(*from); }
 };
 
 struct BF16 {
-  using Stored = std::uint16_t;
-  static Stored encode(std::uint32_t bits) {
+  using Lane = std::uint32_t;
+  static constexpr int kLaneDims = 2;
+  static Lane encode(const float* from) { return (high_half(from[0]) >> 16) | (high_half(from[1]) & 0xffff0000u); }
+
+ private:
+  static std::uint32_t high_half(float value) {
+    const auto bits = std::bit_cast<std::uint32_t>(value);
     const std::uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
-    const std::uint32_t quiet = bits | 0x400000u;
-    return static_cast<Stored>(((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded) >> 16);
+    return (bits & 0x7fffffffu) > 0x7f800000u ? bits | 0x400000u : rounded;
   }
-  static float decode(Stored stored) { return core::bf16_to_f32(stored); }
 };
 
 struct F16 {
-  using Stored = std::uint16_t;
-  static Stored encode(std::uint32_t bits) {
+  using Lane = std::uint16_t;
+  static constexpr int kLaneDims = 1;
+  static Lane encode(const float* from) {
+    const auto bits = std::bit_cast<std::uint32_t>(*from);
     const std::uint32_t magnitude = bits & 0x7fffffffu;
     const std::uint32_t normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13;
     const std::uint32_t subnormal =
@@ -43,36 +50,32 @@ struct F16 {
     std::uint32_t half = magnitude < 0x38800000u ? subnormal : normal;
     half = magnitude >= 0x477ff000u ? 0x7c00u : half;
     half = magnitude > 0x7f800000u ? 0x7e00u : half;
-    return static_cast<Stored>(half | ((bits >> 16) & 0x8000u));
+    return static_cast<Lane>(half | ((bits >> 16) & 0x8000u));
   }
-  static float decode(Stored stored) { return core::f16_to_f32(stored); }
 };
 
 template <class Codec>
-void encode_run(const float* from, std::byte* to, int count) {
-  using Stored = typename Codec::Stored;
-  auto* out = reinterpret_cast<Stored*>(to);
-  for (int i = 0; i < count; ++i) out[i] = Codec::encode(std::bit_cast<std::uint32_t>(from[i]));
+void encode_lanes(const float* from, typename Codec::Lane* to, int lanes) {
+  for (int i = 0; i < lanes; ++i) to[i] = Codec::encode(from + i * Codec::kLaneDims);
 }
 
-/// Rows of one head into one K tile: `tile` is [head_dim][16]; row i of `from` becomes token `token + i`.
+template <class Codec>
+void encode_row(const float* from, std::byte* to, int head_dim) {
+  encode_lanes<Codec>(from, reinterpret_cast<typename Codec::Lane*>(to), head_dim / Codec::kLaneDims);
+}
+
+/// `count` rows of one head into one K tile: `tile` is [lanes][16 tokens]; row i becomes token `token` + i.
 template <class Codec>
 void encode_tile(const float* from, std::int64_t stride, std::byte* tile, int token, int count, int head_dim) {
-  using Stored = typename Codec::Stored;
-  auto* out = reinterpret_cast<Stored*>(tile) + token;
-  Stored block[kTokenTile][kDims];
-  for (int d0 = 0; d0 < head_dim; d0 += kDims) {
-    const int dims = std::min(kDims, head_dim - d0);
-    for (int t = 0; t < count; ++t) encode_run<Codec>(from + t * stride + d0, reinterpret_cast<std::byte*>(block[t]), dims);
-    Stored* column = out + std::int64_t{d0} * kTokenTile;
-    if (count == kTokenTile) {
-      for (int d = 0; d < dims; ++d, column += kTokenTile) {
-        for (int t = 0; t < kTokenTile; ++t) column[t] = block[t][d];
-      }
-    } else {
-      for (int d = 0; d < dims; ++d, column += kTokenTile) {
-        for (int t = 0; t < count; ++t) column[t] = block[t][d];
-      }
+  using Lane = typename Codec::Lane;
+  const int lanes = head_dim / Codec::kLaneDims;
+  Lane* column = reinterpret_cast<Lane*>(tile) + token;
+  Lane block[kTokenTile][kLanes];
+  for (int first = 0; first < lanes; first += kLanes) {
+    const int width = std::min(kLanes, lanes - first);
+    for (int t = 0; t < count; ++t) encode_lanes<Codec>(from + t * stride + first * Codec::kLaneDims, block[t], width);
+    for (int lane = 0; lane < width; ++lane, column += kTokenTile) {
+      for (int t = 0; t < count; ++t) column[t] = block[t][lane];
     }
   }
 }
@@ -106,31 +109,26 @@ void write(const View& view, const PageTable& table, std::int64_t position, std:
                            token % kTokenTile, run, view.head_dim);
       } else {
         for (int t = 0; t < run; ++t) {
-          encode_run<Codec>(k + t * rows.k_stride, k_block + view.k_offset(token + t, 0), view.head_dim);
+          encode_row<Codec>(k + t * rows.k_stride, k_block + view.k_offset(token + t, 0), view.head_dim);
         }
       }
       for (int t = 0; t < run; ++t) {
-        encode_run<Codec>(v + t * rows.v_stride, v_block + view.v_offset(token + t, 0), view.head_dim);
+        encode_row<Codec>(v + t * rows.v_stride, v_block + view.v_offset(token + t, 0), view.head_dim);
       }
     }
     row += run;
   }
 }
 
-template <class Codec>
-float read(const std::byte* from) {
-  typename Codec::Stored stored;
-  std::memcpy(&stored, from, sizeof(stored));
-  return Codec::decode(stored);
-}
-
 float read_as(KvType type, const std::byte* from) {
-  switch (type) {
-    case KvType::kF32: return read<F32>(from);
-    case KvType::kF16: return read<F16>(from);
-    case KvType::kBF16: return read<BF16>(from);
+  if (type == KvType::kF32) {
+    float value;
+    std::memcpy(&value, from, sizeof(value));
+    return value;
   }
-  return 0.0f;
+  std::uint16_t half;
+  std::memcpy(&half, from, sizeof(half));
+  return type == KvType::kF16 ? core::f16_to_f32(half) : core::bf16_to_f32(half);
 }
 
 }  // namespace
