@@ -60,8 +60,10 @@ void NgramDrafter::index_up_to(std::span<const std::int32_t> context) {
   const auto limit = static_cast<std::int64_t>(context.size()) - 1;
   for (std::int64_t end = indexed_ + 1; end <= limit; ++end) {
     for (int n = options_.shortest; n <= options_.longest && n <= end; ++n) {
-      const auto gram = context.subspan(static_cast<std::size_t>(end - n), static_cast<std::size_t>(n));
-      indexes_[static_cast<std::size_t>(n - options_.shortest)].put(hash_of(gram), static_cast<std::int32_t>(end));
+      const auto gram =
+          context.subspan(static_cast<std::size_t>(end - n), static_cast<std::size_t>(n));
+      indexes_[static_cast<std::size_t>(n - options_.shortest)].put(hash_of(gram),
+                                                                    static_cast<std::int32_t>(end));
     }
   }
   indexed_ = std::max(indexed_, limit);
@@ -71,12 +73,16 @@ Draft NgramDrafter::draft(std::span<const std::int32_t> context, std::span<std::
   index_up_to(context);
   if (out.empty()) return {};
   const auto size = static_cast<std::int64_t>(context.size());
-  for (int n = static_cast<int>(std::min<std::int64_t>(options_.longest, size)); n >= options_.shortest; --n) {
+  for (int n = static_cast<int>(std::min<std::int64_t>(options_.longest, size));
+       n >= options_.shortest; --n) {
     const auto suffix = context.last(static_cast<std::size_t>(n));
-    const std::int64_t end = indexes_[static_cast<std::size_t>(n - options_.shortest)].find(hash_of(suffix));
+    const std::int64_t end =
+        indexes_[static_cast<std::size_t>(n - options_.shortest)].find(hash_of(suffix));
     if (end < 0) continue;
-    const auto found = context.subspan(static_cast<std::size_t>(end - n), static_cast<std::size_t>(n));
-    if (!std::equal(found.begin(), found.end(), suffix.begin())) continue;   // another n-gram with this hash
+    const auto found =
+        context.subspan(static_cast<std::size_t>(end - n), static_cast<std::size_t>(n));
+    if (!std::equal(found.begin(), found.end(), suffix.begin()))
+      continue;  // another n-gram with this hash
     for (std::size_t i = 0; i < out.size(); ++i) {
       const std::size_t source = static_cast<std::size_t>(end) + i;
       out[i] = source < context.size() ? context[source] : out[source - context.size()];

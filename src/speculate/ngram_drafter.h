@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prompt lookup: the tokens that followed the most recent earlier occurrence of the context's last n tokens, for the
-// largest n that occurs (Saxena 2023, "Prompt lookup decoding"). Needs no model; its index grows with the committed
-// tokens only, so nothing ever rolls back, and a step costs a few hash probes at any length of context.
+// Prompt lookup: the tokens that followed the most recent earlier occurrence of the context's last
+// n tokens, for the largest n that occurs (Saxena 2023, "Prompt lookup decoding"). Needs no model;
+// its index grows with the committed tokens only, so nothing ever rolls back, and a step costs a
+// few hash probes at any length of context.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,8 @@
 namespace segue::speculate {
 
 struct NgramOptions {
-  int longest = 6;    // n tried first
-  int shortest = 2;   // n tried last; 1 <= shortest <= longest <= 16
+  int longest = 6;   // n tried first
+  int shortest = 2;  // n tried last; 1 <= shortest <= longest <= 16
 };
 
 class NgramDrafter final : public Drafter {
@@ -24,8 +25,8 @@ class NgramDrafter final : public Drafter {
 
   std::string_view name() const override { return "ngram"; }
 
-  /// Fills `out` whenever something matches: past the end of the context the draft continues with itself, as a
-  /// repeating text does. The grade follows n: shortest 0, longest 2, between 1.
+  /// Fills `out` whenever something matches: past the end of the context the draft continues with
+  /// itself, as a repeating text does. The grade follows n: shortest 0, longest 2, between 1.
   Draft draft(std::span<const std::int32_t> context, std::span<std::int32_t> out) override;
 
  private:
@@ -33,12 +34,12 @@ class NgramDrafter final : public Drafter {
   class Index {
    public:
     void put(std::uint64_t hash, std::int32_t end);
-    std::int32_t find(std::uint64_t hash) const;   // -1: absent
+    std::int32_t find(std::uint64_t hash) const;  // -1: absent
 
    private:
     struct Slot {
       std::uint64_t hash;
-      std::int32_t end;   // 0: free (an n-gram never ends at 0)
+      std::int32_t end;  // 0: free (an n-gram never ends at 0)
     };
     void grow();
     std::vector<Slot> slots_;
@@ -48,8 +49,8 @@ class NgramDrafter final : public Drafter {
   void index_up_to(std::span<const std::int32_t> context);
 
   NgramOptions options_;
-  std::vector<Index> indexes_;       // [longest - shortest + 1]
-  std::int64_t indexed_ = 0;         // n-grams that end at or before this position are in the indexes
+  std::vector<Index> indexes_;  // [longest - shortest + 1]
+  std::int64_t indexed_ = 0;    // n-grams that end at or before this position are in the indexes
 };
 
 }  // namespace segue::speculate

@@ -27,9 +27,12 @@ AcceptanceProfile fixed_acceptance(std::vector<double> probabilities) {
   };
 }
 
-OracleDrafter::OracleDrafter(std::vector<std::int32_t> sequence, AcceptanceProfile profile, std::int32_t vocabulary,
-                             std::uint64_t seed)
-    : sequence_(std::move(sequence)), profile_(std::move(profile)), vocabulary_(vocabulary), seed_(seed) {
+OracleDrafter::OracleDrafter(std::vector<std::int32_t> sequence, AcceptanceProfile profile,
+                             std::int32_t vocabulary, std::uint64_t seed)
+    : sequence_(std::move(sequence)),
+      profile_(std::move(profile)),
+      vocabulary_(vocabulary),
+      seed_(seed) {
   CHECK(vocabulary >= 2);
 }
 

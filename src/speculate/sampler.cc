@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sampler's order of filters. Every filter becomes a cut, a pair (logit, token): tokens above it stay, ties at
-// the cut up to the token. Blocks of 64 tokens whose largest logit is below the cut are never looked at again, which
-// is what keeps a vocabulary of 262144 cheap: nothing is sorted but the few tokens around a cut.
+// The sampler's order of filters. Every filter becomes a cut, a pair (logit, token): tokens above
+// it stay, ties at the cut up to the token. Blocks of 64 tokens whose largest logit is below the
+// cut are never looked at again, which is what keeps a vocabulary of 262144 cheap: nothing is
+// sorted but the few tokens around a cut.
 #include "speculate/sampler.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
-
-#include <fmt/format.h>
 
 #include "core/check.h"
 #include "speculate/sampler_kernels.h"
@@ -43,9 +44,11 @@ class Row {
   Row(const SamplerKernels& kernels, std::span<const float> logits, SampleScratch& scratch)
       : kernels_(kernels), logits_(logits), scratch_(scratch) {
     scratch_.block_maxima.resize((logits.size() + kSampleBlock - 1) / kSampleBlock);
-    kernels_.block_maxima(logits.data(), static_cast<std::int64_t>(logits.size()), scratch_.block_maxima.data());
+    kernels_.block_maxima(logits.data(), static_cast<std::int64_t>(logits.size()),
+                          scratch_.block_maxima.data());
     largest_block_ = static_cast<std::size_t>(
-        std::max_element(scratch_.block_maxima.begin(), scratch_.block_maxima.end()) - scratch_.block_maxima.begin());
+        std::max_element(scratch_.block_maxima.begin(), scratch_.block_maxima.end()) -
+        scratch_.block_maxima.begin());
     rule_.largest = scratch_.block_maxima[largest_block_];
     rule_.cut = -kLargestFloat;
     rule_.cut_token = kEveryToken;
@@ -61,12 +64,15 @@ class Row {
     return static_cast<std::int32_t>(i);
   }
 
-  void set_temperature(float temperature) { rule_.inverse_temperature = std::min(1.0f / temperature, kLargestFloat); }
+  void set_temperature(float temperature) {
+    rule_.inverse_temperature = std::min(1.0f / temperature, kLargestFloat);
+  }
 
   void keep_top_k(int k) {
     const auto count = static_cast<std::size_t>(k);
     if (count >= logits_.size()) return;
-    // At least k tokens reach the k-th largest block maximum, so nothing below it can be among the k.
+    // At least k tokens reach the k-th largest block maximum, so nothing below it can be among the
+    // k.
     float least = -kLargestFloat;
     if (count <= scratch_.block_maxima.size()) {
       auto& maxima = scratch_.selected_maxima = scratch_.block_maxima;
@@ -105,8 +111,10 @@ class Row {
   }
 
   void keep_min_p(float p) {
-    const double log_p = p < 1.0f ? static_cast<double>(kernels_.natural_log(std::max(p, 0x1p-126f))) : 0.0;
-    const double cut = static_cast<double>(rule_.largest) + log_p / static_cast<double>(rule_.inverse_temperature);
+    const double log_p =
+        p < 1.0f ? static_cast<double>(kernels_.natural_log(std::max(p, 0x1p-126f))) : 0.0;
+    const double cut =
+        static_cast<double>(rule_.largest) + log_p / static_cast<double>(rule_.inverse_temperature);
     const auto least = static_cast<float>(std::max(cut, -static_cast<double>(kLargestFloat)));
     if (least > rule_.cut) cut_at({least, kEveryToken});
   }
@@ -117,7 +125,8 @@ class Row {
     for (std::size_t block = 0; block < scratch_.block_maxima.size(); ++block) {
       const float maximum = scratch_.block_maxima[block];
       if (maximum < rule_.cut || block == largest_block_) continue;
-      if ((maximum - rule_.largest) * rule_.inverse_temperature + kLargestNoise < best.score) continue;
+      if ((maximum - rule_.largest) * rule_.inverse_temperature + kLargestNoise < best.score)
+        continue;
       visit(block, key, best);
     }
     return best.token;
@@ -125,13 +134,14 @@ class Row {
 
  private:
   int block_size(std::size_t block) const {
-    return static_cast<int>(std::min<std::size_t>(kSampleBlock, logits_.size() - block * kSampleBlock));
+    return static_cast<int>(
+        std::min<std::size_t>(kSampleBlock, logits_.size() - block * kSampleBlock));
   }
 
   void visit(std::size_t block, const NoiseKey& key, BestToken& best) const {
     const std::size_t first = block * kSampleBlock;
-    kernels_.best_of_block(rule_, key, logits_.data() + first, block_size(block), static_cast<std::int32_t>(first),
-                           &best);
+    kernels_.best_of_block(rule_, key, logits_.data() + first, block_size(block),
+                           static_cast<std::int32_t>(first), &best);
   }
 
   bool above_cut(const ScoredToken& token) const {
@@ -171,22 +181,24 @@ class Row {
   }
 
   std::int64_t mass_above_cut() {
-    if (rule_.cut > -kLargestFloat) {   // after top-k: the tokens above are its first candidates
+    if (rule_.cut > -kLargestFloat) {  // after top-k: the tokens above are its first candidates
       gather(rule_.cut, std::numeric_limits<float>::infinity());
       return mass_of(scratch_.candidates);
     }
     std::int64_t sum = 0;
     std::array<std::int32_t, kSampleBlock> masses;
     for (std::size_t block = 0; block < scratch_.block_maxima.size(); ++block) {
-      const float score = (scratch_.block_maxima[block] - rule_.largest) * rule_.inverse_temperature;
+      const float score =
+          (scratch_.block_maxima[block] - rule_.largest) * rule_.inverse_temperature;
       if (!(score > kLeastMassScore)) continue;
-      sum += kernels_.masses(rule_, logits_.data() + block * kSampleBlock, block_size(block), masses.data());
+      sum += kernels_.masses(rule_, logits_.data() + block * kSampleBlock, block_size(block),
+                             masses.data());
     }
     return sum;
   }
 
-  /// The cut becomes the first candidate, in the order of `before`, with which the mass reaches `wanted`, which the
-  /// candidates hold. Halving by selection: each half is weighed once.
+  /// The cut becomes the first candidate, in the order of `before`, with which the mass reaches
+  /// `wanted`, which the candidates hold. Halving by selection: each half is weighed once.
   void cut_where_mass_reaches(std::int64_t wanted) {
     auto& candidates = scratch_.candidates;
     std::size_t first = 0;
@@ -195,7 +207,8 @@ class Row {
     while (last - first > 1) {
       const std::size_t middle = first + (last - first) / 2;
       const auto begin = candidates.begin();
-      std::nth_element(begin + static_cast<std::ptrdiff_t>(first), begin + static_cast<std::ptrdiff_t>(middle),
+      std::nth_element(begin + static_cast<std::ptrdiff_t>(first),
+                       begin + static_cast<std::ptrdiff_t>(middle),
                        begin + static_cast<std::ptrdiff_t>(last), before);
       const std::int64_t mass = mass_of(std::span(candidates).subspan(first, middle - first));
       if (mass >= wanted) {
@@ -216,7 +229,8 @@ class Row {
 };
 
 /// The logits with the repetition penalty: the row's own, or a copy in `scratch`.
-std::span<const float> penalise(const Sampling& sampling, const SampleRow& row, SampleScratch& scratch) {
+std::span<const float> penalise(const Sampling& sampling, const SampleRow& row,
+                                SampleScratch& scratch) {
   if (sampling.repeat_penalty == 1.0f || sampling.repeat_last_n == 0) return row.logits;
   scratch.penalised.assign(row.logits.begin(), row.logits.end());
   const auto penalise_last = [&](std::span<const std::int32_t> tokens, std::size_t limit) {
@@ -225,12 +239,14 @@ std::span<const float> penalise(const Sampling& sampling, const SampleRow& row, 
       const auto index = static_cast<std::size_t>(token);
       if (token < 0 || index >= row.logits.size()) continue;
       const float logit = row.logits[index];
-      scratch.penalised[index] = logit > 0 ? logit / sampling.repeat_penalty : logit * sampling.repeat_penalty;
+      scratch.penalised[index] =
+          logit > 0 ? logit / sampling.repeat_penalty : logit * sampling.repeat_penalty;
     }
     return limit - count;
   };
-  const std::size_t window = sampling.repeat_last_n < 0 ? std::numeric_limits<std::size_t>::max()
-                                                        : static_cast<std::size_t>(sampling.repeat_last_n);
+  const std::size_t window = sampling.repeat_last_n < 0
+                                 ? std::numeric_limits<std::size_t>::max()
+                                 : static_cast<std::size_t>(sampling.repeat_last_n);
   penalise_last(row.committed, penalise_last(row.drafts_before, window));
   return scratch.penalised;
 }
@@ -247,18 +263,22 @@ Status validate(const Sampling& s) {
     return out_of_range("temperature", s.temperature, "finite values from 0");
   }
   if (s.top_k < 0) return out_of_range("top_k", s.top_k, "values from 0 (0: off)");
-  if (!(s.top_p > 0.0f && s.top_p <= 1.0f)) return out_of_range("top_p", s.top_p, "values above 0 up to 1 (1: off)");
-  if (!(s.min_p >= 0.0f && s.min_p <= 1.0f)) return out_of_range("min_p", s.min_p, "values from 0 (off) to 1");
+  if (!(s.top_p > 0.0f && s.top_p <= 1.0f))
+    return out_of_range("top_p", s.top_p, "values above 0 up to 1 (1: off)");
+  if (!(s.min_p >= 0.0f && s.min_p <= 1.0f))
+    return out_of_range("min_p", s.min_p, "values from 0 (off) to 1");
   if (!(s.repeat_penalty > 0.0f && s.repeat_penalty <= kLargestFloat)) {
     return out_of_range("repeat_penalty", s.repeat_penalty, "finite values above 0 (1: off)");
   }
   if (s.repeat_last_n < -1) {
-    return out_of_range("repeat_last_n", s.repeat_last_n, "values from -1 (-1: all history, 0: none)");
+    return out_of_range("repeat_last_n", s.repeat_last_n,
+                        "values from -1 (-1: all history, 0: none)");
   }
   return {};
 }
 
-std::int32_t sample_at(core::IsaLevel level, const Sampling& sampling, const SampleRow& row, SampleScratch& scratch) {
+std::int32_t sample_at(core::IsaLevel level, const Sampling& sampling, const SampleRow& row,
+                       SampleScratch& scratch) {
   CHECK(!row.logits.empty());
   Row tokens(kernels_of(level), penalise(sampling, row, scratch), scratch);
   if (tokens.hopeless()) return 0;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sampler's loops over logits, once per instruction level. The loops have fixed trip counts over small arrays, which
-// compilers turn into vectors; floating-point contraction is off (segue_isa_library), so a level only changes speed.
+// The sampler's loops over logits, once per instruction level. The loops have fixed trip counts
+// over small arrays, which compilers turn into vectors; floating-point contraction is off
+// (segue_isa_library), so a level only changes speed.
 //
-// Noise: Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") with key = seed and
-// counter = (block, position, 0); token t uses word (t / 16) % 4 of block (t / 64) * 16 + t % 16, so that 16 neighbours
-// are 16 independent blocks. 32 bits become v in (0, 1), then -log(-log(1 - v)), exact in the right tail where winners are.
+// Noise: Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") with key
+// = seed and counter = (block, position, 0); token t uses word (t / 16) % 4 of block (t / 64) * 16
+// + t % 16, so that 16 neighbours are 16 independent blocks. 32 bits become v in (0, 1), then
+// -log(-log(1 - v)), exact in the right tail where winners are.
 #include <bit>
 #include <cstdint>
 
@@ -20,7 +22,9 @@ constexpr int kLanes = 16;
 constexpr float kLargestFloat = 0x1.fffffep127f;
 constexpr float kMinusInfinity = -__builtin_inff();
 
-[[gnu::always_inline]] inline float finite(float x) { return x > kLargestFloat ? kLargestFloat : x; }   // NaN and -inf stay
+[[gnu::always_inline]] inline float finite(float x) {
+  return x > kLargestFloat ? kLargestFloat : x;
+}  // NaN and -inf stay
 
 /// log(2^exponent * (1 + f)) for f in [sqrt(1/2) - 1, sqrt(2) - 1]. Coefficients: minimax fit of
 /// (log(1 + f) - f + f^2 / 2) / f^3, relative error of the logarithm 6e-9 before rounding.
@@ -34,7 +38,7 @@ constexpr float kMinusInfinity = -__builtin_inff();
   p = p * f - 0x1.000226p-2f;
   p = p * f + 0x1.555554p-2f;
   const float square = f * f;
-  const float low = square * f * p + exponent * 0x1.7f7d1cp-20f;   // log 2 in two parts
+  const float low = square * f * p + exponent * 0x1.7f7d1cp-20f;  // log 2 in two parts
   return exponent * 0x1.62e4p-1f + (f - (0.5f * square - low));
 }
 
@@ -50,7 +54,8 @@ constexpr float kMinusInfinity = -__builtin_inff();
   float v = static_cast<float>(static_cast<std::int32_t>(bits >> 1)) * 0x1p-31f + 0x1p-32f;
   v = v < 0x1.fffffep-1f ? v : 0x1.fffffep-1f;
   // log(1 - v): where 1 - v would round, its exponent is 0 and f = -v is exact.
-  const std::uint32_t shifted = std::bit_cast<std::uint32_t>(1.0f - v) + (0x3f800000u - 0x3f3504f3u);
+  const std::uint32_t shifted =
+      std::bit_cast<std::uint32_t>(1.0f - v) + (0x3f800000u - 0x3f3504f3u);
   const std::int32_t exponent = static_cast<std::int32_t>(shifted >> 23) - 127;
   const float mantissa = std::bit_cast<float>((shifted & 0x007fffffu) + 0x3f3504f3u);
   const std::uint32_t exact = exponent == 0 ? ~0u : 0u;
@@ -65,7 +70,8 @@ constexpr float kMinusInfinity = -__builtin_inff();
   const std::int32_t n = static_cast<std::int32_t>(y * 0x1.715476p0f - 0.5f);
   const float whole = static_cast<float>(n);
   const float r = (y - whole * 0x1.62e4p-1f) - whole * 0x1.7f7d1cp-20f;
-  float p = 0x1.6a244cp-10f;   // minimax fit of (exp(r) - 1 - r) / r^2, relative error of exp 3e-9 before rounding
+  float p = 0x1.6a244cp-10f;  // minimax fit of (exp(r) - 1 - r) / r^2, relative error of exp 3e-9
+                              // before rounding
   p = p * r + 0x1.1239d4p-7f;
   p = p * r + 0x1.5558f2p-5f;
   p = p * r + 0x1.555492p-3f;
@@ -132,7 +138,8 @@ void load_block(const float* logits, int count, float* block) {  // [64]
   if (count == kSampleBlock) {
     for (int i = 0; i < kSampleBlock; ++i) block[i] = finite(logits[i]);
   } else {
-    for (int i = 0; i < kSampleBlock; ++i) block[i] = i < count ? finite(logits[i]) : kMinusInfinity;
+    for (int i = 0; i < kSampleBlock; ++i)
+      block[i] = i < count ? finite(logits[i]) : kMinusInfinity;
   }
 }
 
@@ -140,7 +147,8 @@ std::int64_t masses(const ScoreRule& rule, const float* logits, int count, std::
   float x[kSampleBlock];
   std::int32_t mass[kSampleBlock];
   load_block(logits, count, x);
-  for (int i = 0; i < kSampleBlock; ++i) mass[i] = mass_of((x[i] - rule.largest) * rule.inverse_temperature);
+  for (int i = 0; i < kSampleBlock; ++i)
+    mass[i] = mass_of((x[i] - rule.largest) * rule.inverse_temperature);
   std::int64_t sum = 0;
   for (int i = 0; i < kSampleBlock; ++i) sum += mass[i];
   for (int i = 0; i < count; ++i) out[i] = mass[i];
@@ -159,7 +167,8 @@ void best_of_block(const ScoreRule& rule, const NoiseKey& key, const float* logi
     score[i] = (x[i] - rule.largest) * rule.inverse_temperature + gumbel(bits[i]);
   }
   for (int i = 0; i < kSampleBlock; ++i) {
-    const bool allowed = (x[i] > rule.cut) | ((x[i] == rule.cut) & (first_token + i <= rule.cut_token));
+    const bool allowed =
+        (x[i] > rule.cut) | ((x[i] == rule.cut) & (first_token + i <= rule.cut_token));
     score[i] = allowed ? score[i] : kMinusInfinity;
   }
   float lanes[kLanes];
@@ -180,7 +189,8 @@ void best_of_block(const ScoreRule& rule, const NoiseKey& key, const float* logi
 
 }  // namespace
 
-const SamplerKernels kSamplerKernels{block_maxima, masses, best_of_block, random_block, log_normal, gumbel};
+const SamplerKernels kSamplerKernels{block_maxima, masses,     best_of_block,
+                                     random_block, log_normal, gumbel};
 
 }  // namespace ISA
 }  // namespace segue::speculate

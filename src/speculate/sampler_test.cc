@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "speculate/sampler.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -8,8 +10,6 @@
 #include <numeric>
 #include <string>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "core/tolerance.h"
 #include "speculate/sampler_kernels.h"
@@ -25,10 +25,13 @@ std::uint64_t next_random(std::uint64_t& state) {
   return (state ^ (state >> 29)) * 0x9e3779b97f4a7c15ull >> 16;
 }
 
-double next_uniform(std::uint64_t& state) { return static_cast<double>(next_random(state) % (1u << 30)) * 0x1p-30; }
+double next_uniform(std::uint64_t& state) {
+  return static_cast<double>(next_random(state) % (1u << 30)) * 0x1p-30;
+}
 
 /// Bell-shaped logits; `levels` > 0 rounds them so that ties are common.
-std::vector<float> random_logits(std::size_t count, std::uint64_t seed, double scale, int levels = 0) {
+std::vector<float> random_logits(std::size_t count, std::uint64_t seed, double scale,
+                                 int levels = 0) {
   std::vector<float> logits(count);
   for (float& x : logits) {
     double sum = -3.0;
@@ -38,16 +41,17 @@ std::vector<float> random_logits(std::size_t count, std::uint64_t seed, double s
   return logits;
 }
 
-std::int32_t sample_once(const Sampling& sampling, const std::vector<float>& logits, std::int64_t position,
-                         std::vector<std::int32_t> committed = {}, std::vector<std::int32_t> drafts = {}) {
+std::int32_t sample_once(const Sampling& sampling, const std::vector<float>& logits,
+                         std::int64_t position, std::vector<std::int32_t> committed = {},
+                         std::vector<std::int32_t> drafts = {}) {
   SampleScratch scratch;
   return sample(sampling, {logits, committed, drafts, position}, scratch);
 }
 
 std::vector<core::IsaLevel> levels() {
   std::vector<core::IsaLevel> out;
-  for (const auto level :
-       {core::IsaLevel::kPortable, core::IsaLevel::kNeon, core::IsaLevel::kAvx2, core::IsaLevel::kAvx512}) {
+  for (const auto level : {core::IsaLevel::kPortable, core::IsaLevel::kNeon, core::IsaLevel::kAvx2,
+                           core::IsaLevel::kAvx512}) {
     if (core::isa_available(level)) out.push_back(level);
   }
   return out;
@@ -57,9 +61,9 @@ std::vector<core::IsaLevel> levels() {
 std::int32_t reference(const Sampling& s, const std::vector<float>& raw, std::int64_t position,
                        const std::vector<std::int32_t>& history) {
   std::vector<float> x = raw;
-  const std::size_t window = s.repeat_last_n < 0
-                                 ? history.size()
-                                 : std::min(history.size(), static_cast<std::size_t>(s.repeat_last_n));
+  const std::size_t window =
+      s.repeat_last_n < 0 ? history.size()
+                          : std::min(history.size(), static_cast<std::size_t>(s.repeat_last_n));
   for (std::size_t i = history.size() - window; i < history.size(); ++i) {
     const auto t = static_cast<std::size_t>(history[i]);
     x[t] = raw[t] > 0 ? raw[t] / s.repeat_penalty : raw[t] * s.repeat_penalty;
@@ -76,7 +80,8 @@ std::int32_t reference(const Sampling& s, const std::vector<float>& raw, std::in
   if (s.temperature == 0) return order[0];
   const auto at = [&](std::int32_t token) { return x[static_cast<std::size_t>(token)]; };
   const ScoreRule rule{at(order[0]), 1.0f / s.temperature, 0, 0};
-  if (s.top_k > 0 && static_cast<std::size_t>(s.top_k) < order.size()) order.resize(static_cast<std::size_t>(s.top_k));
+  if (s.top_k > 0 && static_cast<std::size_t>(s.top_k) < order.size())
+    order.resize(static_cast<std::size_t>(s.top_k));
   const auto& kernels = portable::kSamplerKernels;
   if (s.top_p < 1) {
     std::vector<std::int64_t> masses;
@@ -104,9 +109,10 @@ std::int32_t reference(const Sampling& s, const std::vector<float>& raw, std::in
   float best_score = -kInf;
   for (const std::int32_t token : order) {
     std::uint32_t bits[kSampleBlock];
-    kernels.random_block({s.seed, static_cast<std::uint64_t>(position)}, static_cast<std::uint32_t>(token / kSampleBlock),
-                         bits);
-    const float score = (at(token) - rule.largest) * rule.inverse_temperature + kernels.gumbel(bits[token % kSampleBlock]);
+    kernels.random_block({s.seed, static_cast<std::uint64_t>(position)},
+                         static_cast<std::uint32_t>(token / kSampleBlock), bits);
+    const float score = (at(token) - rule.largest) * rule.inverse_temperature +
+                        kernels.gumbel(bits[token % kSampleBlock]);
     if (score > best_score) {
       best_score = score;
       best = token;
@@ -137,11 +143,14 @@ TEST(SamplerNoise, LogarithmAndGumbelNoiseFollowTheDoubleReference) {
   double worst_noise = 0;
   for (std::uint64_t bits = 0; bits < (std::uint64_t{1} << 32); bits += 65521) {
     const float noise = kernels.gumbel(static_cast<std::uint32_t>(bits));
-    // v has 24 significant bits: the noise is exact for the v that is meant, coarse only where v is close to 1.
-    const float v = std::min(static_cast<float>(static_cast<std::int32_t>(bits >> 1)) * 0x1p-31f + 0x1p-32f,
-                             1.0f - 0x1p-24f);
+    // v has 24 significant bits: the noise is exact for the v that is meant, coarse only where v is
+    // close to 1.
+    const float v =
+        std::min(static_cast<float>(static_cast<std::int32_t>(bits >> 1)) * 0x1p-31f + 0x1p-32f,
+                 1.0f - 0x1p-24f);
     const double exact = -std::log(-std::log1p(-static_cast<double>(v)));
-    worst_noise = std::max(worst_noise, std::abs(static_cast<double>(noise) - exact) / (1 + std::abs(exact)));
+    worst_noise =
+        std::max(worst_noise, std::abs(static_cast<double>(noise) - exact) / (1 + std::abs(exact)));
     EXPECT_LT(noise, kLargestNoise);
   }
   EXPECT_LT(worst_noise, 1e-5);
@@ -170,9 +179,11 @@ TEST(Sampler, EveryInstructionLevelAndThePlainReferenceChooseTheSameToken) {
       s.repeat_penalty = penalties[next_random(state) % 3];
       const int windows[] = {-1, 0, 3, 64};
       s.repeat_last_n = windows[next_random(state) % 4];
-      const auto logits = random_logits(vocabulary, next_random(state), round % 3 == 0 ? 1.0 : 6.0, round % 2 ? 0 : 4);
+      const auto logits = random_logits(vocabulary, next_random(state), round % 3 == 0 ? 1.0 : 6.0,
+                                        round % 2 ? 0 : 4);
       std::vector<std::int32_t> history(next_random(state) % 90);
-      for (auto& token : history) token = static_cast<std::int32_t>(next_random(state) % vocabulary);
+      for (auto& token : history)
+        token = static_cast<std::int32_t>(next_random(state) % vocabulary);
       const std::size_t drafts = std::min<std::size_t>(history.size(), next_random(state) % 9);
       const std::span<const std::int32_t> all(history);
       const auto position = static_cast<std::int64_t>(history.size());
@@ -241,7 +252,8 @@ TEST(Sampler, PenaltyCountsEachTokenOnceAndOnlyInTheWindow) {
   Sampling s;
   s.repeat_penalty = 1.5f;
   EXPECT_EQ(sample_once(s, logits, 3, {0, 0, 0}), 1);
-  EXPECT_EQ(sample_once(s, logits, 3, {0, 0, 0}, {1}), 0);   // 4 / 1.5 against 3.9 / 1.5, each divided once
+  EXPECT_EQ(sample_once(s, logits, 3, {0, 0, 0}, {1}),
+            0);  // 4 / 1.5 against 3.9 / 1.5, each divided once
   s.repeat_last_n = 1;
   EXPECT_EQ(sample_once(s, logits, 2, {0, 2}), 0);
   s.repeat_last_n = 0;
@@ -257,7 +269,8 @@ TEST(Sampler, TokensOfTheHistoryOutsideTheVocabularyAreIgnored) {
 }
 
 /// Chi-square statistic of `counts` against `probabilities`; bins that expect under 5 are pooled.
-double chi_square(const std::vector<int>& counts, const std::vector<double>& probabilities, int draws, int& bins) {
+double chi_square(const std::vector<int>& counts, const std::vector<double>& probabilities,
+                  int draws, int& bins) {
   double sum = 0, pooled_expected = 0, pooled_count = 0;
   bins = 0;
   for (std::size_t i = 0; i < counts.size(); ++i) {
@@ -292,12 +305,14 @@ TEST(Sampler, FrequenciesOverPositionsAndOverSeedsFollowTheSoftmax) {
       SampleScratch scratch;
       for (int i = 0; i < kDraws; ++i) {
         s.seed = over_seeds ? static_cast<std::uint64_t>(i) : 42;
-        ++counts[static_cast<std::size_t>(sample(s, {logits, {}, {}, over_seeds ? 17 : i}, scratch))];
+        ++counts[static_cast<std::size_t>(
+            sample(s, {logits, {}, {}, over_seeds ? 17 : i}, scratch))];
       }
       int bins = 0;
       const double statistic = chi_square(counts, p, kDraws, bins);
       // Mean bins - 1, standard deviation sqrt(2 (bins - 1)): five deviations, on fixed seeds.
-      EXPECT_LT(statistic, bins - 1 + 5 * std::sqrt(2.0 * (bins - 1))) << vocabulary << " " << over_seeds;
+      EXPECT_LT(statistic, bins - 1 + 5 * std::sqrt(2.0 * (bins - 1)))
+          << vocabulary << " " << over_seeds;
     }
   }
 }
@@ -326,16 +341,21 @@ TEST(SamplingValidation, NamesTheFieldTheValueAndTheAllowedRange) {
     const Status status = validate(s);
     return status.ok() ? std::string("accepted") : status.error().message;
   };
-  EXPECT_EQ(message([](Sampling& s) { s.temperature = -1; }), "temperature is -1: allowed are finite values from 0");
-  EXPECT_NE(message([](Sampling& s) { s.temperature = kNaN; }).find("temperature is nan"), std::string::npos);
-  EXPECT_NE(message([](Sampling& s) { s.temperature = kInf; }).find("temperature is inf"), std::string::npos);
+  EXPECT_EQ(message([](Sampling& s) { s.temperature = -1; }),
+            "temperature is -1: allowed are finite values from 0");
+  EXPECT_NE(message([](Sampling& s) { s.temperature = kNaN; }).find("temperature is nan"),
+            std::string::npos);
+  EXPECT_NE(message([](Sampling& s) { s.temperature = kInf; }).find("temperature is inf"),
+            std::string::npos);
   EXPECT_NE(message([](Sampling& s) { s.top_k = -1; }).find("top_k is -1"), std::string::npos);
   EXPECT_NE(message([](Sampling& s) { s.top_p = 0; }).find("top_p is 0"), std::string::npos);
   EXPECT_NE(message([](Sampling& s) { s.top_p = 1.5f; }).find("top_p is 1.5"), std::string::npos);
   EXPECT_NE(message([](Sampling& s) { s.min_p = -0.5f; }).find("min_p is -0.5"), std::string::npos);
   EXPECT_NE(message([](Sampling& s) { s.min_p = kNaN; }).find("min_p is nan"), std::string::npos);
-  EXPECT_NE(message([](Sampling& s) { s.repeat_penalty = 0; }).find("repeat_penalty is 0"), std::string::npos);
-  EXPECT_NE(message([](Sampling& s) { s.repeat_last_n = -2; }).find("repeat_last_n is -2"), std::string::npos);
+  EXPECT_NE(message([](Sampling& s) { s.repeat_penalty = 0; }).find("repeat_penalty is 0"),
+            std::string::npos);
+  EXPECT_NE(message([](Sampling& s) { s.repeat_last_n = -2; }).find("repeat_last_n is -2"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts of speculation, per request and in total: drafted and accepted per position and per depth, k over steps,
-// time in draft, verify and other. Only counts and sums, so totals merge exactly; an average is made when printed.
+// Counts of speculation, per request and in total: drafted and accepted per position and per depth,
+// k over steps, time in draft, verify and other. Only counts and sums, so totals merge exactly; an
+// average is made when printed.
 #pragma once
 
 #include <array>
@@ -13,17 +14,17 @@ namespace segue::speculate {
 
 /// One step of one sequence.
 struct StepRecord {
-  std::int64_t depth = 0;   // keys in the cache before the step
-  int drafted = 0;          // k: drafts that were verified
-  int accepted = 0;         // 0 to k
-  double draft_us = 0;      // this sequence's share of the step's times
-  double verify_us = 0;     // the target's forward pass, with or without drafts
-  double other_us = 0;      // sampling, bookkeeping
+  std::int64_t depth = 0;  // keys in the cache before the step
+  int drafted = 0;         // k: drafts that were verified
+  int accepted = 0;        // 0 to k
+  double draft_us = 0;     // this sequence's share of the step's times
+  double verify_us = 0;    // the target's forward pass, with or without drafts
+  double other_us = 0;     // sampling, bookkeeping
 };
 
 struct PositionCounts {
-  std::array<std::int64_t, kMaxDraft> drafted{};    // steps that verified a draft at this position
-  std::array<std::int64_t, kMaxDraft> accepted{};   // of those, accepted
+  std::array<std::int64_t, kMaxDraft> drafted{};   // steps that verified a draft at this position
+  std::array<std::int64_t, kMaxDraft> accepted{};  // of those, accepted
 };
 
 class Statistics {
@@ -35,7 +36,9 @@ class Statistics {
   std::int64_t drafted() const;
   std::int64_t accepted() const;
   const PositionCounts& positions() const { return positions_; }
-  const std::array<std::int64_t, kMaxDraft + 1>& k_histogram() const { return k_histogram_; }   // steps by k
+  const std::array<std::int64_t, kMaxDraft + 1>& k_histogram() const {
+    return k_histogram_;
+  }  // steps by k
 
   double draft_us() const { return draft_us_; }
   double verify_us() const { return verify_us_; }
@@ -44,13 +47,15 @@ class Statistics {
   /// Tokens emitted per step that verified at least one draft; 1 when there was none.
   double mean_acceptance_length() const;
 
-  /// steps, drafted, accepted, drafted_per_position, accepted_per_position, mean_acceptance_length, k_histogram,
-  /// time_s {draft, verify, other}, by_depth [{depth_from, depth_to, steps, drafted_per_position,
-  /// accepted_per_position}]. Per-position arrays end at the last position ever drafted.
+  /// steps, drafted, accepted, drafted_per_position, accepted_per_position, mean_acceptance_length,
+  /// k_histogram, time_s {draft, verify, other}, by_depth [{depth_from, depth_to, steps,
+  /// drafted_per_position, accepted_per_position}]. Per-position arrays end at the last position
+  /// ever drafted.
   core::Json to_json() const;
 
  private:
-  static constexpr int kDepthBuckets = 24;   // bucket b holds depths [256 * 2^(b-1), 256 * 2^b), bucket 0 from 0
+  static constexpr int kDepthBuckets =
+      24;  // bucket b holds depths [256 * 2^(b-1), 256 * 2^b), bucket 0 from 0
   struct Bucket {
     std::int64_t steps = 0;
     PositionCounts positions;
