@@ -10,28 +10,31 @@
 
 namespace segue::ops {
 
-/// y for one panel of rows and a run of tiles of one matrix is computed by `gemv`/`gemm`; see matmul.isa.cc.
+/// A run of neighbouring tiles of one matrix, for some rows (whole panels): layout.h has the layouts.
 struct TileRun {
-  const std::uint8_t* tiles;   // first tile of the run
-  std::int64_t tile_bytes;     // between tiles
-  std::int64_t tiles_count;
-  std::int64_t blocks;         // of 32 inputs; for float matrices: inputs
-  const std::uint8_t* panels;  // packed rows (quantised or float panels)
+  core::DType dtype;
+  std::int64_t inputs;
+  const std::uint8_t* tiles;   // [tiles_count, tile_bytes]
+  std::int64_t tiles_count, tile_bytes;
+  const std::uint8_t* panels;  // quantised, or float panels for a float matrix
   std::int64_t rows;
-  float* y;                    // [rows, y_stride], at the first output of the run
+  float* y;                    // [rows, y_stride], at the run's first output
   std::int64_t y_stride;
-  std::int64_t outputs;        // to write, <= 16 * tiles_count
-  std::uint8_t* scratch;       // scratch_bytes(blocks), aligned to 64, one per thread
+  std::int64_t outputs;        // to write, in (16 * (tiles_count - 1), 16 * tiles_count]
+  std::uint8_t* scratch;       // scratch_bytes(inputs), aligned to 64; the calling thread's own
 };
 
 struct Kernels {
   core::IsaLevel isa;
-  int panel_rows;  // rows per full panel
-  /// Packs rows [first, first + count) of x into quantised panels; `first` is a multiple of panel_rows.
-  void (*quantise)(const float* x /*[rows, stride]*/, std::int64_t rows, std::int64_t inputs, std::int64_t stride,
-                   std::int64_t first, std::int64_t count, std::uint8_t* panels);
-  void (*run)(core::DType dtype, const TileRun& run);
+  int panel_rows;
+  /// Packs `count` rows (whole panels, or the last ones) into quantised panels.
+  void (*quantise)(const float* x /*[count, stride]*/, std::int64_t stride, std::int64_t count, std::int64_t inputs,
+                   std::uint8_t* panels);
+  void (*run)(const TileRun& run);
 };
+
+/// One unpacked tile.
+constexpr std::int64_t scratch_bytes(std::int64_t inputs) { return inputs / 32 * (512 + 128); }
 
 /// The table of an available level.
 const Kernels& kernels(core::IsaLevel isa);

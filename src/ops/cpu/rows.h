@@ -30,6 +30,10 @@ class Rows {
   const std::uint8_t* quantised(core::ThreadPool& pool);
   const float* floats(core::ThreadPool& pool);
 
+  /// One unpacked tile per thread, for the kernels.
+  void reserve_scratch(int threads);
+  std::uint8_t* scratch(int worker);
+
  private:
   core::IsaLevel isa_;
   const Kernels* kernels_;
@@ -38,6 +42,8 @@ class Rows {
   bool quantised_ready_ = false, floats_ready_ = false;
   std::vector<std::uint8_t> quantised_;
   std::vector<float> floats_;
+  std::vector<std::uint8_t> scratch_;
+  std::int64_t scratch_stride_ = 0;
 };
 
 }  // namespace segue::ops

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// One struct per stored format: how a block of 32 inputs of a tile (layout.h) becomes eight W registers of bytes and
+// the factors of its sums. Every block format is an integer dot product per block (or half block) times exact f32
+// factors: d * scale of a sub-block has at most 19 significant bits.
+#pragma once
+
+#include "ops/cpu/layout.h"
+#include "ops/cpu/vector.isa.h"
+
+namespace segue::ops::ISA {
+namespace {
+
+enum class Sum {
+  kScale,      // y += s * (w . x)
+  kScaleMin,   // y += s * (w . x) + t * sum(x), w unsigned
+  kTwoScales,  // y += s * (first half of w . x) + t * (second half)
+};
+
+struct Block {
+  W w[8];  // k-groups; prepared for dot_signed unless the format is kScaleMin
+  F s, t;
+};
+
+inline void load_nibbles(const std::uint8_t* quants, W (&w)[8]) {
+#pragma GCC unroll 4
+  for (int g = 0; g < 4; ++g) {
+    const W both = w_load(quants + 64 * g);
+    w[g] = w_low(both);
+    w[g + 4] = w_high(both);
+  }
+}
+
+inline void load_five_bits(const std::uint8_t* quants, W (&w)[8]) {
+  load_nibbles(quants, w);
+#pragma GCC unroll 8
+  for (int g = 0; g < 8; ++g) w[g] = w_fifth(w[g], quants + 256 + 8 * g);
+}
+
+template <int Bias>
+inline void remove_bias(W (&w)[8]) {
+#pragma GCC unroll 8
+  for (int g = 0; g < 8; ++g) w[g] = s_from_biased<Bias>(w[g]);
+}
+
+struct Q8_0 {
+  static constexpr TileLayout kLayout = kLayoutQ8_0;
+  static constexpr Sum kSum = Sum::kScale;
+  static void load(const std::uint8_t* quants, const std::uint8_t* scales, int, Block& b) {
+#pragma GCC unroll 8
+    for (int g = 0; g < 8; ++g) b.w[g] = s_from_i8(w_load(quants + 64 * g));
+    b.s = f_from_f16(scales);
+  }
+};
+
+struct Q4_0 {
+  static constexpr TileLayout kLayout = kLayoutQ4_0;
+  static constexpr Sum kSum = Sum::kScale;
+  static void load(const std::uint8_t* quants, const std::uint8_t* scales, int, Block& b) {
+    load_nibbles(quants, b.w);
+    remove_bias<8>(b.w);
+    b.s = f_from_f16(scales);
+  }
+};
+
+struct Q5_0 {
+  static constexpr TileLayout kLayout = kLayoutQ5_0;
+  static constexpr Sum kSum = Sum::kScale;
+  static void load(const std::uint8_t* quants, const std::uint8_t* scales, int, Block& b) {
+    load_five_bits(quants, b.w);
+    remove_bias<16>(b.w);
+    b.s = f_from_f16(scales);
+  }
+};
+
+struct Q4_1 {
+  static constexpr TileLayout kLayout = kLayoutQ4_1;
+  static constexpr Sum kSum = Sum::kScaleMin;
+  static void load(const std::uint8_t* quants, const std::uint8_t* scales, int, Block& b) {
+    load_nibbles(quants, b.w);
+    b.s = f_from_f16(scales);
+    b.t = f_from_f16(scales + 32);
+  }
+};
+
+struct Q5_1 {
+  static constexpr TileLayout kLayout = kLayoutQ5_1;
+  static constexpr Sum kSum = Sum::kScaleMin;
+  static void load(const std::uint8_t* quants, const std::uint8_t* scales, int, Block& b) {
+    load_five_bits(quants, b.w);
+    b.s = f_from_f16(scales);
+    b.t = f_from_f16(scales + 32);
+  }
+};
+
+/// The 6-bit scale and minimum of sub-block `index` of Q4_K and Q5_K.
+inline void load_k_scales(const std::uint8_t* scales, int index, Block& b) {
+  const I low = i_from_u8(scales + 64 + 16 * index);
+  I high = i_from_u8(scales + 192 + 16 * (index / 2));
+  if (index % 2 == 1) high = i_shr<4>(high);
+  const I scale = i_or(i_and(low, i_set(15)), i_shl<4>(i_and(high, i_set(3))));
+  const I minimum = i_or(i_shr<4>(low), i_shl<2>(i_and(high, i_set(12))));
+  b.s = f_mul(f_from_f16(scales), f_from_i(scale));
+  b.t = f_sub(f_zero(), f_mul(f_from_f16(scales + 32), f_from_i(minimum)));
+}
+
+struct Q4_K {
+  static constexpr TileLayout kLayout = kLayoutQ4_K;
+  static constexpr Sum kSum = Sum::kScaleMin;
+  static void load(const std::uint8_t* quants, const std::uint8_t* scales, int index, Block& b) {
+    load_nibbles(quants, b.w);
+    load_k_scales(scales, index, b);
+  }
+};
+
+struct Q5_K {
+  static constexpr TileLayout kLayout = kLayoutQ5_K;
+  static constexpr Sum kSum = Sum::kScaleMin;
+  static void load(const std::uint8_t* quants, const std::uint8_t* scales, int index, Block& b) {
+    load_five_bits(quants, b.w);
+    load_k_scales(scales, index, b);
+  }
+};
+
+struct Q6_K {
+  static constexpr TileLayout kLayout = kLayoutQ6_K;
+  static constexpr Sum kSum = Sum::kTwoScales;
+  static void load(const std::uint8_t* quants, const std::uint8_t* scales, int index, Block& b) {
+    load_nibbles(quants, b.w);
+    const W upper[2] = {w_load(quants + 256), w_load(quants + 320)};
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; ++h) {
+      b.w[4 * h + 0] = w_sixth<0>(b.w[4 * h + 0], upper[h]);
+      b.w[4 * h + 1] = w_sixth<1>(b.w[4 * h + 1], upper[h]);
+      b.w[4 * h + 2] = w_sixth<2>(b.w[4 * h + 2], upper[h]);
+      b.w[4 * h + 3] = w_sixth<3>(b.w[4 * h + 3], upper[h]);
+    }
+    remove_bias<32>(b.w);
+    const F d = f_from_f16(scales);
+    b.s = f_mul(d, f_from_i(i_from_i8(scales + 32 + 32 * index)));
+    b.t = f_mul(d, f_from_i(i_from_i8(scales + 48 + 32 * index)));
+  }
+};
+
+struct F32 {
+  static constexpr int kBytes = 4;
+  static F load(const std::uint8_t* p) { return f_load(p); }
+};
+struct F16 {
+  static constexpr int kBytes = 2;
+  static F load(const std::uint8_t* p) { return f_from_f16(p); }
+};
+struct BF16 {
+  static constexpr int kBytes = 2;
+  static F load(const std::uint8_t* p) { return f_from_bf16(p); }
+};
+
+}  // namespace
+}  // namespace segue::ops::ISA

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products of tiles of 16 outputs with panels of 8-bit (or float) rows.
+//
+// One row (decode): every weight byte is read once from memory and used once, so memory bandwidth is the floor: 4.5 to
+// 8.5 bits per weight. Unpacking happens in registers on the way; there are two to four times more issue slots than it
+// needs. Many rows (prefill): the floor is the number of multiply-adds, 512 per row, block and tile: 8 dot instructions
+// of AVX-512 plus conversion, two scalings and the start value. A tile is unpacked once into a scratch buffer that
+// stays in L1 or L2, and panels of up to 16 rows then pass over it with their 16 accumulators in registers (the idea
+// of the register-blocked inner kernel: Goto and van de Geijn 2008, "Anatomy of high-performance matrix
+// multiplication").
+//
+// Order of additions, in every kernel of a level: per (row, output) the integer dot product of a block is exact; its
+// float contribution is added to one accumulator, blocks ascending. So a row's bits do not depend on the other rows or
+// on the kernel that ran.
+#include "ops/cpu/formats.isa.h"
+#include "ops/cpu/kernels.h"
+
+namespace segue::ops::ISA {
+namespace {
+
+#if defined(ISA_avx512)
+constexpr int kPanelRows = 16;
+constexpr core::IsaLevel kLevel = core::IsaLevel::kAvx512;
+#elif defined(ISA_avx2)
+constexpr int kPanelRows = 4;
+constexpr core::IsaLevel kLevel = core::IsaLevel::kAvx2;
+#elif defined(ISA_neon)
+constexpr int kPanelRows = 4;
+constexpr core::IsaLevel kLevel = core::IsaLevel::kNeon;
+#else
+constexpr int kPanelRows = 4;
+constexpr core::IsaLevel kLevel = core::IsaLevel::kPortable;
+#endif
+
+constexpr int kUnpackedBytes = 512 + 128;  // of one block: w, s, t
+
+/// Adds one block's contribution for M rows. `x` is the panel's record of this block.
+template <Sum Kind, int M>
+[[gnu::always_inline]] inline void accumulate(const Block& b, const std::uint8_t* x, F (&acc)[M]) {
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m) {
+    const std::uint8_t* q = x + kBlock * m;
+    const std::uint8_t* factors = x + kBlock * M + 4 * m;  // scale, scale * sum, then three start values
+    const F scale = f_set(load_f32(factors));
+    if constexpr (Kind == Sum::kTwoScales) {
+      I first = dot_start(factors + 12 * M), second = dot_start(factors + 16 * M);
+#pragma GCC unroll 4
+      for (int g = 0; g < 4; ++g) {
+        first = dot_signed(first, b.w[g], q + 4 * g);
+        second = dot_signed(second, b.w[g + 4], q + 16 + 4 * g);
+      }
+      const F scaled = f_fma(f_from_i(second), b.t, f_mul(f_from_i(first), b.s));
+      acc[m] = f_fma(scaled, scale, acc[m]);
+    } else if constexpr (Kind == Sum::kScale) {
+      I dot = dot_start(factors + 8 * M);
+#pragma GCC unroll 8
+      for (int g = 0; g < 8; ++g) dot = dot_signed(dot, b.w[g], q + 4 * g);
+      acc[m] = f_fma(f_mul(f_from_i(dot), b.s), scale, acc[m]);
+    } else {
+      I dot = i_zero();
+#pragma GCC unroll 8
+      for (int g = 0; g < 8; ++g) dot = dot_unsigned(dot, b.w[g], q + 4 * g);
+      acc[m] = f_fma(f_mul(f_from_i(dot), b.s), scale, acc[m]);
+      acc[m] = f_fma(b.t, f_set(load_f32(factors + 4 * M)), acc[m]);
+    }
+  }
+}
+
+template <int M>
+inline void store_rows(const F (&acc)[M], float* y, std::int64_t y_stride, int outputs) {
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m) {
+    if (outputs == kTileOutputs) {
+      f_store(y + m * y_stride, acc[m]);
+    } else {
+      f_store_part(y + m * y_stride, acc[m], outputs);
+    }
+  }
+}
+
+inline int outputs_of_tile(const TileRun& r, std::int64_t tile) {
+  const std::int64_t left = r.outputs - tile * kTileOutputs;
+  return left < kTileOutputs ? static_cast<int>(left) : kTileOutputs;
+}
+
+/// One row straight from the stored format.
+template <class Format>
+void run_one_row(const TileRun& r) {
+  constexpr TileLayout kLayout = Format::kLayout;
+  const std::int64_t blocks = r.inputs / kBlock;
+  for (std::int64_t tile = 0; tile < r.tiles_count; ++tile) {
+    const std::uint8_t* quants = r.tiles + tile * r.tile_bytes;
+    const std::uint8_t* scales = quants + blocks * kLayout.quant_bytes;
+    const std::uint8_t* x = r.panels;
+    F acc[1] = {f_zero()};
+    for (std::int64_t group = 0; group < blocks; group += kLayout.group_blocks) {
+      for (int index = 0; index < kLayout.group_blocks; ++index) {
+        Block b;
+        Format::load(quants, scales, index, b);
+        accumulate<Format::kSum, 1>(b, x, acc);
+        quants += kLayout.quant_bytes;
+        x += kRowBlockBytes;
+      }
+      scales += kLayout.scale_bytes;
+    }
+    store_rows(acc, r.y + tile * kTileOutputs, r.y_stride, outputs_of_tile(r, tile));
+  }
+}
+
+template <class Format>
+void unpack_tile(const std::uint8_t* tile, std::int64_t blocks, std::uint8_t* out) {
+  constexpr TileLayout kLayout = Format::kLayout;
+  const std::uint8_t* quants = tile;
+  const std::uint8_t* scales = tile + blocks * kLayout.quant_bytes;
+  for (std::int64_t group = 0; group < blocks; group += kLayout.group_blocks) {
+    for (int index = 0; index < kLayout.group_blocks; ++index) {
+      Block b;
+      Format::load(quants, scales, index, b);
+#pragma GCC unroll 8
+      for (int g = 0; g < 8; ++g) w_store(out + 64 * g, b.w[g]);
+      f_store(out + 512, b.s);
+      if constexpr (Format::kSum != Sum::kScale) f_store(out + 576, b.t);
+      quants += kLayout.quant_bytes;
+      out += kUnpackedBytes;
+    }
+    scales += kLayout.scale_bytes;
+  }
+}
+
+struct PanelRun {
+  const std::uint8_t* weights;  // one unpacked tile
+  std::int64_t count;           // blocks, or inputs of a float matrix
+  const std::uint8_t* x;        // one panel
+  float* y;                     // [M, y_stride]
+  std::int64_t y_stride;
+  int outputs;
+};
+
+template <Sum Kind, int M>
+void run_panel(const PanelRun& p) {
+  F acc[M];
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m) acc[m] = f_zero();
+  const std::uint8_t* weights = p.weights;
+  const std::uint8_t* x = p.x;
+  for (std::int64_t block = 0; block < p.count; ++block) {
+    Block b;
+#pragma GCC unroll 8
+    for (int g = 0; g < 8; ++g) b.w[g] = w_load(weights + 64 * g);
+    b.s = f_load(weights + 512);
+    if constexpr (Kind != Sum::kScale) b.t = f_load(weights + 576);
+    accumulate<Kind, M>(b, x, acc);
+    weights += kUnpackedBytes;
+    x += kRowBlockBytes * M;
+  }
+  store_rows(acc, p.y, p.y_stride, p.outputs);
+}
+
+/// Float weights: one accumulator per (row, output), inputs ascending, one fused multiply-add each. Bound by memory for
+/// a few rows (F16 reads 32 bytes per dependent multiply-add of 4 cycles) and by the multiply-adds for many.
+template <class Format, int M>
+void run_float_panel(const PanelRun& p) {
+  F acc[M];
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m) acc[m] = f_zero();
+  const std::uint8_t* weights = p.weights;
+  const std::uint8_t* x = p.x;
+  for (std::int64_t input = 0; input < p.count; ++input) {
+    const F w = Format::load(weights);
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) acc[m] = f_fma(w, f_set(load_f32(x + 4 * m)), acc[m]);
+    weights += kTileOutputs * Format::kBytes;
+    x += 4 * M;
+  }
+  store_rows(acc, p.y, p.y_stride, p.outputs);
+}
+
+template <Sum Kind, int M = kPanelRows>
+void dispatch_panel(int rows, const PanelRun& p) {
+  if (rows == M) return run_panel<Kind, M>(p);
+  if constexpr (M > 1) dispatch_panel<Kind, M - 1>(rows, p);
+}
+
+template <class Format, int M = kPanelRows>
+void dispatch_float_panel(int rows, const PanelRun& p) {
+  if (rows == M) return run_float_panel<Format, M>(p);
+  if constexpr (M > 1) dispatch_float_panel<Format, M - 1>(rows, p);
+}
+
+inline int rows_of_panel(const TileRun& r, std::int64_t row) {
+  return r.rows - row < kPanelRows ? static_cast<int>(r.rows - row) : kPanelRows;
+}
+
+template <class Format>
+void run_rows(const TileRun& r) {
+  if (r.rows == 1) return run_one_row<Format>(r);
+  const std::int64_t blocks = r.inputs / kBlock;
+  for (std::int64_t tile = 0; tile < r.tiles_count; ++tile) {
+    unpack_tile<Format>(r.tiles + tile * r.tile_bytes, blocks, r.scratch);
+    for (std::int64_t row = 0; row < r.rows; row += kPanelRows) {
+      const PanelRun p{r.scratch, blocks, r.panels + row * blocks * kRowBlockBytes,
+                       r.y + row * r.y_stride + tile * kTileOutputs, r.y_stride, outputs_of_tile(r, tile)};
+      dispatch_panel<Format::kSum>(rows_of_panel(r, row), p);
+    }
+  }
+}
+
+template <class Format>
+void run_float_rows(const TileRun& r) {
+  for (std::int64_t tile = 0; tile < r.tiles_count; ++tile) {
+    for (std::int64_t row = 0; row < r.rows; row += kPanelRows) {
+      const PanelRun p{r.tiles + tile * r.tile_bytes, r.inputs, r.panels + row * r.inputs * 4,
+                       r.y + row * r.y_stride + tile * kTileOutputs, r.y_stride, outputs_of_tile(r, tile)};
+      dispatch_float_panel<Format>(rows_of_panel(r, row), p);
+    }
+  }
+}
+
+void run_tiles(const TileRun& r) {
+  switch (r.dtype) {
+    case core::DType::kF32: return run_float_rows<F32>(r);
+    case core::DType::kF16: return run_float_rows<F16>(r);
+    case core::DType::kBF16: return run_float_rows<BF16>(r);
+    case core::DType::kQ4_0: return run_rows<Q4_0>(r);
+    case core::DType::kQ4_1: return run_rows<Q4_1>(r);
+    case core::DType::kQ5_0: return run_rows<Q5_0>(r);
+    case core::DType::kQ5_1: return run_rows<Q5_1>(r);
+    case core::DType::kQ8_0: return run_rows<Q8_0>(r);
+    case core::DType::kQ4_K: return run_rows<Q4_K>(r);
+    case core::DType::kQ5_K: return run_rows<Q5_K>(r);
+    case core::DType::kQ6_K: return run_rows<Q6_K>(r);
+    case core::DType::kI32: return;
+  }
+}
+
+inline void store_f32(std::uint8_t* p, float value) { std::memcpy(p, &value, 4); }
+inline void store_i32(std::uint8_t* p, std::int32_t value) { std::memcpy(p, &value, 4); }
+
+/// One block of one row into its panel record. The largest magnitude is taken on the bit patterns, where NaN is above
+/// everything, so that a NaN or infinity in the row makes the scale one too instead of vanishing. Blocks whose
+/// magnitudes are below 2^-100 become zero (127 / magnitude would overflow further down).
+inline void quantise_block(const float* x, std::uint8_t* q, std::uint8_t* factors, int rows) {
+  const F a = f_load(x), b = f_load(x + 16);
+  const I magnitude = i_set(0x7fffffff);
+  const std::int32_t bits = i_largest(i_max(i_and(f_bits(a), magnitude), i_and(f_bits(b), magnitude)));
+  constexpr std::int32_t kSmallest = (127 - 100) << 23, kInfinity = 0x7f800000;
+  const float largest = __builtin_bit_cast(float, bits);
+  const bool usable = bits >= kSmallest && bits < kInfinity;
+  const F inverse = f_set(usable ? 127.0f / largest : 0.0f);
+  const float scale = bits < kSmallest ? 0.0f : largest / 127.0f;
+  const I mask = i_set(usable ? -1 : 0);  // 0 * infinity
+  const I qa = i_and(f_round(f_mul(a, inverse)), mask), qb = i_and(f_round(f_mul(b, inverse)), mask);
+  i_store_i8(q, qa);
+  i_store_i8(q + 16, qb);
+  const std::int32_t first = i_sum(qa), second = i_sum(qb);
+  store_f32(factors, scale);
+  store_f32(factors + 4 * rows, scale * static_cast<float>(first + second));
+  store_i32(factors + 8 * rows, -128 * (first + second));
+  store_i32(factors + 12 * rows, -128 * first);
+  store_i32(factors + 16 * rows, -128 * second);
+}
+
+void quantise_rows(const float* x, std::int64_t stride, std::int64_t count, std::int64_t inputs,
+                   std::uint8_t* panels) {
+  const std::int64_t blocks = inputs / kBlock;
+  for (std::int64_t row = 0; row < count; row += kPanelRows) {
+    const int rows = count - row < kPanelRows ? static_cast<int>(count - row) : kPanelRows;
+    std::uint8_t* panel = panels + row * blocks * kRowBlockBytes;
+    for (int m = 0; m < rows; ++m) {
+      for (std::int64_t block = 0; block < blocks; ++block) {
+        std::uint8_t* record = panel + block * rows * kRowBlockBytes;
+        quantise_block(x + (row + m) * stride + block * kBlock, record + kBlock * m, record + kBlock * rows + 4 * m,
+                       rows);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+extern const Kernels kMatrixKernels;
+const Kernels kMatrixKernels{kLevel, kPanelRows, quantise_rows, run_tiles};
+
+}  // namespace segue::ops::ISA
