@@ -47,10 +47,17 @@ struct F16 {
     const std::uint32_t normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13;
     const std::uint32_t subnormal =
         std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
-    std::uint32_t half = magnitude < 0x38800000u ? subnormal : normal;
-    half = magnitude >= 0x477ff000u ? 0x7c00u : half;
-    half = magnitude > 0x7f800000u ? 0x7e00u : half;
+    std::uint32_t half = select(magnitude, 0x387fffffu, normal, subnormal);
+    half = select(magnitude, 0x477fefffu, 0x7c00u, half);
+    half = select(magnitude, 0x7f800000u, 0x7e00u, half);
     return static_cast<Lane>(half | ((bits >> 16) & 0x8000u));
+  }
+
+ private:
+  /// value > limit ? above : below, as masks: g++ 12 does not turn a chain of ?: into vector code.
+  static std::uint32_t select(std::uint32_t value, std::uint32_t limit, std::uint32_t above, std::uint32_t below) {
+    const auto mask = static_cast<std::uint32_t>(static_cast<std::int32_t>(limit - value) >> 31);
+    return (above & mask) | (below & ~mask);
   }
 };
 
