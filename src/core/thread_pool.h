@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One pool of threads for all parallel regions of a process: low latency (workers spin briefly before they
+// One pool of threads for all parallel regions of a process: low latency (workers wait awake briefly before they
 // sleep), no allocation per region. Which worker runs which task never affects a result: tasks write disjoint
 // outputs.
 #pragma once

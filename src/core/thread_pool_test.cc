@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+namespace segue::core {
+namespace {
+
+class ThreadPoolTest : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Threads, ThreadPoolTest, ::testing::Values(1, 2, 3, 4));
+
+TEST_P(ThreadPoolTest, CallsEveryWorkerOncePerRegion) {
+  ThreadPool pool(GetParam());
+  ASSERT_EQ(pool.threads(), GetParam());
+  std::vector<int> calls(static_cast<std::size_t>(GetParam()), 0);
+  for (int region = 1; region <= 200; ++region) {
+    pool.run([&](int worker) { ++calls[static_cast<std::size_t>(worker)]; });
+    for (const int count : calls) ASSERT_EQ(count, region);
+  }
+}
+
+TEST_P(ThreadPoolTest, TheCallerIsWorkerZero) {
+  ThreadPool pool(GetParam());
+  std::thread::id zero;
+  pool.run([&](int worker) {
+    if (worker == 0) zero = std::this_thread::get_id();
+  });
+  EXPECT_EQ(zero, std::this_thread::get_id());
+}
+
+TEST_P(ThreadPoolTest, RunsEveryTaskOnceWhateverTheCount) {
+  ThreadPool pool(GetParam());
+  for (const std::int64_t tasks : {0, 1, 2, 3, 4, 5, 63, 64, 65, 1000}) {
+    std::vector<std::atomic<int>> seen(static_cast<std::size_t>(tasks));
+    pool.for_each(tasks, [&](std::int64_t task, int worker) {
+      ASSERT_TRUE(worker >= 0 && worker < pool.threads());
+      seen[static_cast<std::size_t>(task)].fetch_add(1);
+    });
+    for (const auto& count : seen) ASSERT_EQ(count.load(), 1) << tasks;
+  }
+}
+
+TEST_P(ThreadPoolTest, SeesWritesOfTheRegionBefore) {
+  ThreadPool pool(GetParam());
+  // Each region reads what other threads wrote in the region before: a missing fence shows as a
+  // wrong sum.
+  constexpr std::size_t kCells = 64;
+  std::vector<std::int64_t> now(kCells, 1);
+  std::vector<std::int64_t> next(kCells, 0);
+  for (int round = 0; round < 1000; ++round) {
+    pool.for_each(kCells, [&](std::int64_t task, int) {
+      const auto i = static_cast<std::size_t>(task);
+      next[i] = (now[i] + now[(i + 1) % kCells] + now[(i + 17) % kCells]) % 1'000'003;
+    });
+    std::swap(now, next);
+  }
+  std::vector<std::int64_t> expected(kCells, 1);
+  for (int round = 0; round < 1000; ++round) {
+    std::vector<std::int64_t> after(kCells);
+    for (std::size_t i = 0; i < kCells; ++i) {
+      after[i] =
+          (expected[i] + expected[(i + 1) % kCells] + expected[(i + 17) % kCells]) % 1'000'003;
+    }
+    std::swap(expected, after);
+  }
+  EXPECT_EQ(now, expected);
+}
+
+TEST_P(ThreadPoolTest, WakesWorkersThatHaveGoneToSleep) {
+  ThreadPool pool(GetParam());
+  std::atomic<int> calls{0};
+  for (int region = 0; region < 20; ++region) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(region % 4));
+    pool.run([&](int) { calls.fetch_add(1); });
+  }
+  EXPECT_EQ(calls.load(), 20 * GetParam());
+}
+
+TEST_P(ThreadPoolTest, WaitsForASlowWorker) {
+  ThreadPool pool(GetParam());
+  std::vector<int> done(static_cast<std::size_t>(GetParam()), 0);
+  pool.run([&](int worker) {
+    if (worker == pool.threads() - 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    done[static_cast<std::size_t>(worker)] = 1;
+  });
+  EXPECT_EQ(std::accumulate(done.begin(), done.end(), 0), GetParam());
+}
+
+TEST_P(ThreadPoolTest, SurvivesManyShortRegions) {
+  ThreadPool pool(GetParam());
+  std::atomic<std::int64_t> sum{0};
+  for (std::int64_t region = 0; region < 5'000; ++region) {
+    pool.for_each(4,
+                  [&](std::int64_t task, int) { sum.fetch_add(task, std::memory_order_relaxed); });
+  }
+  EXPECT_EQ(sum.load(), 5'000 * 6);
+}
+
+TEST_P(ThreadPoolTest, StartsAndStopsManyTimes) {
+  for (int i = 0; i < 200; ++i) {
+    ThreadPool pool(GetParam());
+    if (i % 2 == 0) pool.run([](int) {});
+  }
+}
+
+}  // namespace
+}  // namespace segue::core
