@@ -94,6 +94,9 @@ Status write_file(const std::string& path, std::string_view text) {
     if (wrote < 0) return io_error(path, "write");
     text.remove_prefix(static_cast<std::size_t>(wrote));
   }
+  // Some file systems report a full disk or quota only here.
+  const int fd = std::exchange(file.fd, -1);
+  if (fd > 2 && ::close(fd) != 0) return io_error(path, "write");
   return {};
 }
 
