@@ -11,6 +11,7 @@ namespace segue::core {
 
 class Hash64 {
  public:
+  /// One call is one run of bytes: splitting a run elsewhere than at multiples of 8 gives another hash.
   void update(const void* data, std::size_t bytes) {
     const auto* p = static_cast<const unsigned char*>(data);
     for (; bytes >= 8; p += 8, bytes -= 8) {
