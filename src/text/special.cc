@@ -2,7 +2,6 @@
 #include "text/special.h"
 
 #include <algorithm>
-#include <string>
 
 namespace segue::text {
 
@@ -10,8 +9,10 @@ SpecialCutter::SpecialCutter(const Vocabulary& vocabulary) {
   roots_.fill(-1);
   for (std::size_t id = 0; id < vocabulary.types.size(); ++id) {
     const auto type = static_cast<TokenType>(vocabulary.types[id]);
-    const bool control = type == TokenType::kControl || type == TokenType::kUnknown;
-    if (control || type == TokenType::kUserDefined) insert(vocabulary.tokens[id], static_cast<std::int32_t>(id), control);
+    const bool special = type == TokenType::kControl || type == TokenType::kUnknown;
+    if (!special && type != TokenType::kUserDefined) continue;
+    const std::string_view text = vocabulary.tokens[id];
+    insert(text, static_cast<std::int32_t>(id), special || text == "</s>");
   }
   for (Node& node : nodes_) {
     if (node.parent < 0) continue;

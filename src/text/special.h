@@ -31,7 +31,8 @@ class SpecialCutter {
  public:
   SpecialCutter() = default;
   /// Control, unknown and user-defined tokens of `vocabulary` (types has one entry per token); none is longer than
-  /// kMaxSpecialBytes.
+  /// kMaxSpecialBytes. "</s>" counts as a control token even where it is a user-defined tag of HTML (Gemma), as in
+  /// llama.cpp.
   explicit SpecialCutter(const Vocabulary& vocabulary);
 
   /// The special tokens in `text`, in text order, disjoint. Inside `plain` ranges (ascending, disjoint), and where a token

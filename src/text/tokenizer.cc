@@ -14,10 +14,11 @@
 namespace segue::text {
 namespace {
 
-// Tokens that end a turn or a text in some family of models; files often name only one of them as eos.
-constexpr std::array<std::string_view, 12> kStopNames{
-    "<end_of_turn>", "<turn|>",   "<|im_end|>", "<|eot_id|>",    "<|eom_id|>", "<|end_of_text|>",
-    "<|endoftext|>", "<|end|>", "<EOT>",      "<|end_of_turn|>", "<end_of_utterance>", "</s>"};
+// Tokens that end a turn or a text in some family of models. Files often name only one of them as eos, and some give
+// them another type than control; such a name means nothing else, so they are control tokens whatever the file says.
+constexpr std::array<std::string_view, 11> kStopNames{
+    "<end_of_turn>", "<turn|>", "<|im_end|>", "<|eot_id|>",      "<|eom_id|>",         "<|end_of_text|>",
+    "<|endoftext|>", "<|end|>", "<EOT>",      "<|end_of_turn|>", "<end_of_utterance>"};
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidFile, "vocabulary: " + std::move(message)}; }
 
@@ -60,7 +61,10 @@ std::size_t part_bytes(std::string_view text) {
 }  // namespace
 
 struct Tokenizer::Impl {
-  explicit Impl(Vocabulary given) : vocabulary(std::move(given)), map(vocabulary.tokens), cutter(vocabulary) {}
+  explicit Impl(Vocabulary given) : vocabulary(std::move(given)), map(vocabulary.tokens) {
+    find_stops();
+    cutter = SpecialCutter(vocabulary);
+  }
 
   TokenType type(std::size_t id) const { return static_cast<TokenType>(vocabulary.types[id]); }
   bool control(std::size_t id) const { return type(id) == TokenType::kControl || type(id) == TokenType::kUnknown; }
@@ -75,13 +79,14 @@ struct Tokenizer::Impl {
     }
   }
 
-  void build_stops() {
+  void find_stops() {
     if (vocabulary.eos >= 0) stops.push_back(vocabulary.eos);
     if (vocabulary.eot >= 0) stops.push_back(vocabulary.eot);
     for (std::string_view name : kStopNames) {
-      // By name only where the token is special: some vocabularies have "</s>" as a tag of HTML.
       const std::int32_t id = map.find(name);
-      if (id >= 0 && control(static_cast<std::size_t>(id))) stops.push_back(id);
+      if (id < 0) continue;
+      stops.push_back(id);
+      vocabulary.types[static_cast<std::size_t>(id)] = static_cast<std::int32_t>(TokenType::kControl);
     }
     std::sort(stops.begin(), stops.end());
     stops.erase(std::unique(stops.begin(), stops.end()), stops.end());
@@ -130,7 +135,6 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::create(Vocabulary vocabulary) {
   if (!model) return model.error();
   impl->model = std::move(model).value();
   impl->build_pieces();
-  impl->build_stops();
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(impl)));
 }
 

@@ -97,7 +97,6 @@ TEST_P(RealVocabulary, GivesTheIdsOfLlamaCppForEveryCase) {
 
 TEST_P(RealVocabulary, DecodesWhatItEncoded) {
   const core::Json texts = golden("cases.json");
-  std::vector<std::int32_t> covered;
   for (const core::Json& item : *texts.as_array()) {
     std::string text = *item.find("text")->as_string();
     if (tokenizer_->missing_bytes() > 0) {
@@ -148,7 +147,7 @@ TEST_P(RealVocabulary, IsReadyInAMomentAndEncodesTheTextInMilliseconds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, RealVocabulary, testing::Values("gemma-3-270m-q4_k_m", "SmolLM2-135M-Instruct.Q4_1"),
-                         [](const auto& info) { return std::string(info.param).starts_with("gemma") ? "Gemma3" : "SmolLm2"; });
+                         [](const auto& model) { return std::string(model.param).starts_with("gemma") ? "Gemma3" : "SmolLm2"; });
 
 }  // namespace
 }  // namespace segue::text
