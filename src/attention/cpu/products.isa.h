@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two matrix products of attention as register tiles: scores = q K and o += p V. Every score is one chain of
+// multiply-adds over the dims in ascending order, every output element one chain over its row's visible keys in
+// ascending order; how many rows and keys share a register tile therefore changes no bit.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/cpu/level.h"
+#include "attention/cpu/vec.isa.h"
+
+namespace segue::attention::ISA {
+namespace {
+
+/// How a KV type is read, 32 elements at a time as two Vecs. In bf16 the first has the elements with an even index: one
+/// shift and one mask widen what would take two shuffles and two shifts in natural order.
+struct F32 {
+  using Element = float;
+  static constexpr bool kInterleaved = false;
+  static Vec first(const float* p) { return load(p); }
+  static Vec second(const float* p) { return load(p + 16); }
+  static Vec sixteen(const float* p) { return load(p); }
+};
+struct F16 {
+  using Element = std::uint16_t;
+  static constexpr bool kInterleaved = false;
+  static Vec first(const Element* p) { return load_f16(p); }
+  static Vec second(const Element* p) { return load_f16(p + 16); }
+  static Vec sixteen(const Element* p) { return load_f16(p); }
+};
+struct Bf16 {
+  using Element = std::uint16_t;
+  static constexpr bool kInterleaved = true;
+  static Vec first(const Element* p) { return load_bf16_even(p); }
+  static Vec second(const Element* p) { return load_bf16_odd(p); }
+  static Vec sixteen(const Element* p) { return load_bf16(p); }
+};
+
+constexpr int smaller(int a, int b) { return a < b ? a : b; }
+
+// A register tile of scores: R rows times T K tiles of 16 keys.
+constexpr int kScoreRows = smaller(12, kAccumulators);
+constexpr int score_tiles(int rows) { return smaller(4, kAccumulators / rows); }
+// A register tile of the output: R rows times P pairs of Vecs, 32 dims each.
+constexpr int kOutputRows = smaller(12, kAccumulators / 2 > 0 ? kAccumulators / 2 : 1);
+constexpr int output_pairs(int rows) { return smaller(2, kAccumulators / (2 * rows)); }
+
+/// The tiles of K that the scores of a block need, ascending.
+struct TileList {
+  const std::byte* tile[cpu::kMaxTiles];
+  int offset[cpu::kMaxTiles];  // of the tile's first key from the start of the block, -8 .. 63
+  int count;
+};
+
+/// scores[r][tile's keys] = q[r] . K for R rows and T tiles. Lanes that are no visible key get garbage, and a tile that
+/// is cut by its page's end writes 8 lanes too many: the next tile, written later, has them right.
+///
+/// Per dim: T loads of K (2 T more operations to widen a pair of dims), R broadcasts, R T multiply-adds. Bound by the
+/// multiply-adds from 4 rows on, below by the reading of K.
+template <class Kv, int R, int T>
+[[gnu::noinline]] void score_tile(const float* q, const TileList& list, int begin, int head_dim, float* scores) {
+  const typename Kv::Element* k[T];
+  for (int t = 0; t < T; ++t) k[t] = reinterpret_cast<const typename Kv::Element*>(list.tile[begin + t]);
+  Vec acc[R][T];
+  for (int r = 0; r < R; ++r) {
+    for (int t = 0; t < T; ++t) acc[r][t] = zero();
+  }
+  for (int d = 0; d < head_dim; d += 2) {
+    Vec x[T];
+    for (int t = 0; t < T; ++t) x[t] = Kv::first(k[t] + d * 16);
+    for (int r = 0; r < R; ++r) {
+      const Vec a = set(q[r * cpu::kRowStride + d]);
+      for (int t = 0; t < T; ++t) acc[r][t] = fma(a, x[t], acc[r][t]);
+    }
+    for (int t = 0; t < T; ++t) x[t] = Kv::second(k[t] + d * 16);
+    for (int r = 0; r < R; ++r) {
+      const Vec a = set(q[r * cpu::kRowStride + d + 1]);
+      for (int t = 0; t < T; ++t) acc[r][t] = fma(a, x[t], acc[r][t]);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int t = 0; t < T; ++t) store(scores + r * cpu::kScoreStride + list.offset[begin + t], acc[r][t]);
+  }
+}
+
+/// `rows` <= R rows against tiles [begin, end).
+template <class Kv, int R = kScoreRows>
+void score_rows(int rows, const float* q, const TileList& list, int begin, int end, int head_dim, float* scores) {
+  if constexpr (R > 1) {
+    if (rows < R) return score_rows<Kv, R - 1>(rows, q, list, begin, end, head_dim, scores);
+  }
+  constexpr int kTiles = score_tiles(R);
+  for (; begin + kTiles <= end; begin += kTiles) score_tile<Kv, R, kTiles>(q, list, begin, head_dim, scores);
+  for (; begin < end; ++begin) score_tile<Kv, R, 1>(q, list, begin, head_dim, scores);
+}
+
+/// o[r][dims] += sum over keys first .. last of p[r][key] V[key][dims], for R rows and 32 P dims (P = 0: 16 dims).
+/// `v` has the rows of V by key, `offset` the first dim.
+///
+/// Per key: 2 P Vecs of V, R broadcasts, 2 P R multiply-adds.
+template <class Kv, int R, int P>
+[[gnu::noinline]] void output_tile(const float* p, const std::byte* const* v, int first, int last, int offset,
+                                   float* const* o) {
+  constexpr int kVecs = P == 0 ? 1 : 2 * P;
+  Vec acc[R][kVecs];
+  for (int r = 0; r < R; ++r) {
+    for (int i = 0; i < kVecs; ++i) acc[r][i] = load(o[r] + offset + 16 * i);
+  }
+  for (int key = first; key < last; ++key) {
+    const auto* row = reinterpret_cast<const typename Kv::Element*>(v[key]) + offset;
+    Vec x[kVecs];
+    if constexpr (P == 0) {
+      x[0] = Kv::sixteen(row);
+    } else {
+      for (int i = 0; i < P; ++i) {
+        x[2 * i] = Kv::first(row + 32 * i);
+        x[2 * i + 1] = Kv::second(row + 32 * i);
+      }
+    }
+    for (int r = 0; r < R; ++r) {
+      const Vec a = set(p[r * cpu::kScoreStride + key]);
+      for (int i = 0; i < kVecs; ++i) acc[r][i] = fma(a, x[i], acc[r][i]);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int i = 0; i < kVecs; ++i) store(o[r] + offset + 16 * i, acc[r][i]);
+  }
+}
+
+/// All dims of `rows` <= R rows over keys first .. last, which all these rows see.
+template <class Kv, int R = kOutputRows>
+void output_rows(int rows, const float* p, const std::byte* const* v, int first, int last, int head_dim,
+                 float* const* o) {
+  if constexpr (R > 1) {
+    if (rows < R) return output_rows<Kv, R - 1>(rows, p, v, first, last, head_dim, o);
+  }
+  constexpr int kPairs = output_pairs(R);
+  int dim = 0;
+  for (; dim + 32 * kPairs <= head_dim; dim += 32 * kPairs) output_tile<Kv, R, kPairs>(p, v, first, last, dim, o);
+  for (; dim + 32 <= head_dim; dim += 32) output_tile<Kv, R, 1>(p, v, first, last, dim, o);
+  if (dim < head_dim) output_tile<Kv, R, 0>(p, v, first, last, dim, o);
+}
+
+}  // namespace
+}  // namespace segue::attention::ISA

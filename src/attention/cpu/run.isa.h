@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// One job: rows of one sequence over a run of units of one kv head. Per unit, from a fresh state: per block of 64 keys
+// the scores of all rows, their softmax weights, and the weighted sum of V; then the merge into the accumulator, or
+// the unit's own partial.
+//
+// Bits: a score is a chain over dims, the maximum is exact in any order, the sum runs in 16 lanes by position in the
+// unit, the output is a chain over the row's visible keys in ascending order, rescaled at block borders when the
+// running maximum grew. All of these are functions of the row and of positions relative to the unit.
+//
+// Traffic: K and V once per job from memory, 2 key_bytes per key. Arithmetic: 4 rows * group * head_dim operations per
+// key in multiply-adds, about 6 % more for the softmax and 2 / (rows * group) for widening 16-bit types.
+#pragma once
+
+#include "attention/cpu/level.h"
+#include "attention/cpu/merge.isa.h"
+#include "attention/cpu/products.isa.h"
+#include "core/check.h"
+
+namespace segue::attention::ISA {
+namespace {
+
+using cpu::Job;
+using cpu::kBlock;
+using cpu::Scratch;
+
+/// Where the visible keys of one block lie.
+struct Block {
+  std::int64_t begin;  // position of its first key
+  int first, last;     // keys that any row sees, relative to begin
+  TileList tiles;
+  const std::byte* v[kBlock];  // rows of V; only [first, last) are set
+};
+
+/// A page index is never followed outside the pool.
+inline std::int64_t physical_page(const cpu::Keys& keys, std::int64_t logical) {
+  DCHECK(logical >= 0 && logical < keys.table_count);
+  if (logical < 0 || logical >= keys.table_count) return 0;
+  const std::int32_t page = keys.table[logical];
+  DCHECK(page >= 0 && page < keys.pages);
+  return page < 0 ? 0 : page >= keys.pages ? keys.pages - 1 : page;
+}
+
+template <class Kv>
+void find_keys(const Job& job, Block& block) {
+  const cpu::Keys& keys = job.keys;
+  const std::int64_t tile_bytes = std::int64_t{job.head_dim} * 16 * static_cast<std::int64_t>(sizeof(typename Kv::Element));
+  const std::int64_t first = block.begin + block.first;
+  const std::int64_t last = block.begin + block.last;
+  block.tiles.count = 0;
+  for (std::int64_t logical = first / keys.page_size; logical * keys.page_size < last; ++logical) {
+    const std::int64_t page_begin = logical * keys.page_size;
+    const std::int64_t page_bytes = physical_page(keys, logical) * keys.page_stride;
+    // Token range of this page that is needed.
+    const int from = static_cast<int>(first > page_begin ? first - page_begin : 0);
+    const int to = static_cast<int>(last - page_begin < keys.page_size ? last - page_begin : keys.page_size);
+    for (int tile = from / 16; tile * 16 < to; ++tile) {
+      block.tiles.tile[block.tiles.count] = keys.k + page_bytes + tile * tile_bytes;
+      block.tiles.offset[block.tiles.count] = static_cast<int>(page_begin + tile * 16 - block.begin);
+      ++block.tiles.count;
+    }
+    const std::byte* v = keys.v + page_bytes + from * keys.token_stride;
+    const std::byte** row = block.v + (page_begin + from - block.begin);
+    for (int token = from; token < to; ++token, v += keys.token_stride) *row++ = v;
+  }
+}
+
+inline std::int64_t at_least(std::int64_t a, std::int64_t b) { return a < b ? b : a; }
+inline std::int64_t at_most(std::int64_t a, std::int64_t b) { return a > b ? b : a; }
+
+/// Fills scratch.first / last and the block's own range; false when no row sees any of its keys.
+inline bool find_visible(const Job& job, std::int64_t end, Scratch& scratch, Block& block) {
+  const std::int64_t width = end - block.begin;
+  std::int64_t block_first = width, block_last = 0;
+  int entry = 0;
+  for (int row = 0; row < job.rows; ++row) {
+    const std::int64_t position = job.position + row;
+    const std::int64_t low = job.window > 0 ? position - job.window + 1 : 0;
+    const std::int64_t first = at_most(at_least(low - block.begin, 0), width);
+    const std::int64_t last = at_least(at_most(position + 1 - block.begin, width), first);
+    if (first < last) {
+      block_first = at_most(block_first, first);
+      block_last = at_least(block_last, last);
+    }
+    for (int g = 0; g < job.group; ++g, ++entry) {
+      scratch.first[entry] = static_cast<int>(first);
+      scratch.last[entry] = static_cast<int>(last);
+    }
+  }
+  block.first = static_cast<int>(block_first);
+  block.last = static_cast<int>(block_last);
+  return block_first < block_last;
+}
+
+/// Turns the scores of one row's visible keys into weights, zero elsewhere in the Vecs that hold them, and updates
+/// maximum, sums and output.
+inline void weigh_row(const Job& job, int entry, Scratch& scratch, float* o) {
+  const int first = scratch.first[entry];
+  const int last = scratch.last[entry];
+  float* scores = scratch.scores + 16 + entry * cpu::kScoreStride;
+  const Vec lowest = set(-__builtin_inff());
+  const int begin = first / 16 * 16;
+
+  Vec top = lowest;
+  for (int key = begin; key < last; key += 16) {
+    Vec x = load(scores + key);
+    if (job.softcap > 0.0f) x = mul(set(job.softcap), tanh(mul(x, set(1.0f / job.softcap))));
+    if (first > key || last < key + 16) {
+      x = keep(x, first > key ? first - key : 0, smaller(last - key, 16), lowest);
+    }
+    store(scores + key, x);
+    top = larger(x, top);  // NaN keeps top
+  }
+  const float m_old = scratch.m[entry];
+  const float m_block = largest(top);
+  const float m = m_block > m_old ? m_block : m_old;
+  const float reference = m == -__builtin_inff() ? 0.0f : m;
+  float* sums = scratch.sums + entry * 16;
+  Vec total = load(sums);
+  if (m != m_old && m_old != -__builtin_inff()) {
+    const Vec shrink = exp(set(m_old - reference));
+    total = mul(total, shrink);
+    for (int d = 0; d < job.head_dim; d += 16) store(o + d, mul(load(o + d), shrink));
+  }
+  scratch.m[entry] = m;
+  for (int key = begin; key < last; key += 16) {
+    const Vec weights = exp(sub(load(scores + key), set(reference)));
+    store(scores + key, weights);
+    total = add(total, weights);
+  }
+  store(sums, total);
+}
+
+/// The weighted sum of V for entries [entry, entry + rows): first what only some of them see before the keys that all
+/// see, row by row, then those, then the rest.
+template <class Kv>
+void add_values(const Job& job, const Scratch& scratch, const Block& block, int entry, int rows, float* const* o) {
+  int all_first = 0, all_last = kBlock;
+  for (int r = 0; r < rows; ++r) {
+    if (scratch.first[entry + r] > all_first) all_first = scratch.first[entry + r];
+    if (scratch.last[entry + r] < all_last) all_last = scratch.last[entry + r];
+  }
+  if (all_first > all_last) all_last = all_first;
+  const float* weights = scratch.scores + 16 + entry * cpu::kScoreStride;
+  for (int r = 0; r < rows; ++r) {
+    const int last = smaller(scratch.last[entry + r], all_first);
+    if (scratch.first[entry + r] < last) {
+      output_rows<Kv>(1, weights + r * cpu::kScoreStride, block.v, scratch.first[entry + r], last, job.head_dim, o + r);
+    }
+  }
+  if (all_first < all_last) output_rows<Kv>(rows, weights, block.v, all_first, all_last, job.head_dim, o);
+  for (int r = 0; r < rows; ++r) {
+    const int first = scratch.first[entry + r] > all_last ? scratch.first[entry + r] : all_last;
+    if (first < scratch.last[entry + r]) {
+      output_rows<Kv>(1, weights + r * cpu::kScoreStride, block.v, first, scratch.last[entry + r], job.head_dim, o + r);
+    }
+  }
+}
+
+/// Entries [begin, end) in register tiles of equal size, at most `most`: f(entry, rows).
+template <class F>
+void each_tile(int count, int most, F f) {
+  const int tiles = (count + most - 1) / most;
+  for (int tile = 0; tile < tiles; ++tile) {
+    const int begin = count * tile / tiles;
+    f(begin, count * (tile + 1) / tiles - begin);
+  }
+}
+
+template <class Kv>
+void reduce_block(const Job& job, Scratch& scratch, const Block& block, float* const* o) {
+  const int entries = job.rows * job.group;
+  each_tile(entries, kScoreRows, [&](int entry, int rows) {
+    int first = kBlock, last = 0;
+    for (int r = 0; r < rows; ++r) {
+      if (scratch.first[entry + r] == scratch.last[entry + r]) continue;
+      first = smaller(first, scratch.first[entry + r]);
+      if (scratch.last[entry + r] > last) last = scratch.last[entry + r];
+    }
+    int begin = 0, end = block.tiles.count;
+    while (begin < end && block.tiles.offset[begin] + 16 <= first) ++begin;
+    while (begin < end && block.tiles.offset[end - 1] >= last) --end;
+    score_rows<Kv>(rows, scratch.q + entry * cpu::kRowStride, block.tiles, begin, end, job.head_dim,
+                   scratch.scores + 16 + entry * cpu::kScoreStride);
+  });
+  for (int entry = 0; entry < entries; ++entry) {
+    if (scratch.first[entry] < scratch.last[entry]) weigh_row(job, entry, scratch, o[entry]);
+  }
+  each_tile(entries, kOutputRows,
+            [&](int entry, int rows) { add_values<Kv>(job, scratch, block, entry, rows, o + entry); });
+}
+
+/// One unit of all rows from a fresh state: scratch.m, scratch.l and o[entry].
+template <class Kv>
+void reduce_unit(const Job& job, std::int64_t unit, Scratch& scratch, float* const* o) {
+  const int entries = job.rows * job.group;
+  for (int entry = 0; entry < entries; ++entry) {
+    scratch.m[entry] = -__builtin_inff();
+    store(scratch.sums + entry * 16, zero());
+    for (int d = 0; d < job.head_dim; d += 16) store(o[entry] + d, zero());
+  }
+  const std::int64_t unit_end = (unit + 1) * job.unit;
+  Block block;
+  for (block.begin = unit * job.unit; block.begin < unit_end; block.begin += kBlock) {
+    if (!find_visible(job, at_most(block.begin + kBlock, unit_end), scratch, block)) continue;
+    find_keys<Kv>(job, block);
+    reduce_block<Kv>(job, scratch, block, o);
+  }
+  for (int entry = 0; entry < entries; ++entry) scratch.l[entry] = sum(load(scratch.sums + entry * 16));
+}
+
+template <class Kv>
+void run(const Job& job, Scratch& scratch) {
+  const int entries = job.rows * job.group;
+  DCHECK(entries <= cpu::kMaxRows);
+  for (int entry = 0; entry < entries; ++entry) {
+    const float* q = job.q + entry / job.group * job.row_stride + entry % job.group * job.head_dim;
+    float* scaled = scratch.q + entry * cpu::kRowStride;
+    for (int d = 0; d < job.head_dim; d += 16) store(scaled + d, mul(load(q + d), set(job.scale)));
+  }
+  float* o[cpu::kMaxRows];
+  for (std::int64_t unit = job.unit_first; unit < job.unit_last; ++unit) {
+    const bool start = !job.fold || unit == job.unit_first;  // the unit's partial is the result's first value
+    const std::int64_t run_index = job.fold ? 0 : unit - job.unit_first;
+    float* m = job.m + run_index * job.entry_stride;
+    float* l = job.l + run_index * job.entry_stride;
+    float* result = job.o + run_index * job.entry_stride * job.o_entry;
+    const auto result_of = [&](int entry) {
+      return result + entry / job.group * job.o_row + entry % job.group * job.o_entry;
+    };
+    for (int entry = 0; entry < entries; ++entry) {
+      o[entry] = start ? result_of(entry) : scratch.o + entry * cpu::kRowStride;
+    }
+    reduce_unit<Kv>(job, unit, scratch, o);
+    for (int entry = 0; entry < entries; ++entry) {
+      if (start) {
+        m[entry] = scratch.m[entry];
+        l[entry] = scratch.l[entry];
+      } else {
+        merge({m + entry, l + entry, result_of(entry)}, {scratch.m + entry, scratch.l + entry, o[entry]}, job.head_dim);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace segue::attention::ISA
