@@ -25,7 +25,8 @@ Result<const Kernel*> find_kernel(std::string_view name) {
     if (!names.empty()) names += ", ";
     names += kernel->name;
   }
-  return Error{ErrorCode::kUsage, fmt::format("unknown kernel '{}'; this machine has {}", name, names)};
+  return Error{ErrorCode::kUsage,
+               fmt::format("unknown kernel '{}'; this machine has {}", name, names)};
 }
 
 }  // namespace segue::attention

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel table: one row per kernel, the same type for every device. Planner, unit tests, sweep, exactness check
-// and `segue kernels` read it.
+// The kernel table: one row per kernel, the same type for every device. Planner, unit tests, sweep,
+// exactness check and `segue kernels` read it.
 #pragma once
 
 #include <cstdint>
@@ -23,17 +23,19 @@ struct Stream {
 /// Arguments of one launch: one layer, all rows of the step.
 struct Params {
   const Plan* plan = nullptr;
-  const float* q = nullptr;      // [rows, q_heads, head_dim], packed rows of all sequences in order
-  float* out = nullptr;          // [rows, q_heads, head_dim]
-  float* lse = nullptr;          // [rows, q_heads] natural log-sum-exp of the scaled scores (sink included), or null
-  const float* sinks = nullptr;  // [q_heads] or null: a score that takes part in the sum and has no value
+  const float* q = nullptr;  // [rows, q_heads, head_dim], packed rows of all sequences in order
+  float* out = nullptr;      // [rows, q_heads, head_dim]
+  float* lse =
+      nullptr;  // [rows, q_heads] natural log-sum-exp of the scaled scores (sink included), or null
+  const float* sinks =
+      nullptr;  // [q_heads] or null: a score that takes part in the sum and has no value
   kv::View kv;
   const kv::PageTable* tables = nullptr;  // [sequences]
-  float scale = 1.0f;            // multiplies q.k
-  float softcap = 0.0f;          // c > 0: scores become c * tanh(score / c)
-  float* partial_m = nullptr;    // [partials] maximum
-  float* partial_l = nullptr;    // [partials] sum of exponentials
-  float* partial_o = nullptr;    // [partials, head_dim] unnormalised output
+  float scale = 1.0f;                     // multiplies q.k
+  float softcap = 0.0f;                   // c > 0: scores become c * tanh(score / c)
+  float* partial_m = nullptr;             // [partials] maximum
+  float* partial_l = nullptr;             // [partials] sum of exponentials
+  float* partial_o = nullptr;             // [partials, head_dim] unnormalised output
 };
 
 /// Kernels of one bits class give a row the same bytes.
@@ -46,17 +48,19 @@ struct Kernel {
   void (*launch)(const Params&, Stream&) = nullptr;
 };
 
-/// The table of this build, best first; the last row is the double-precision reference, which supports every shape.
-/// Rows whose instruction level this CPU lacks are left out.
+/// The table of this build, best first; the last row is the double-precision reference, which
+/// supports every shape. Rows whose instruction level this CPU lacks are left out.
 std::span<const Kernel* const> kernels();
 
 /// The message lists the names there are.
 Result<const Kernel*> find_kernel(std::string_view name);
 
-/// The rows of the CPU backend, best first; defined in attention/cpu, all levels that were compiled.
+/// The rows of the CPU backend, best first; defined in attention/cpu, all levels that were
+/// compiled.
 std::span<const Kernel> cpu_kernels();
 
-/// The reference kernel: double accumulation, every layout, mask and shape; also written in attention/.
+/// The reference kernel: double accumulation, every layout, mask and shape; also written in
+/// attention/.
 extern const Kernel kReference;
 
 }  // namespace segue::attention

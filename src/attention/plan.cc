@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The planner: row tiles from unit classes, segments from the policy, items and reductions from both.
+// The planner: row tiles from unit classes, segments from the policy, items and reductions from
+// both.
 #include "attention/plan.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <iterator>
-
-#include <fmt/format.h>
 
 #include "attention/kernel.h"
 #include "attention/split.h"
@@ -26,11 +27,12 @@ void write(std::string& out, fmt::format_string<Args...> format, Args&&... args)
 Status choose_kernel(const PlanInput& input, const DeviceFacts& device, Plan& out) {
   if (input.kernel != nullptr) {
     if (!input.kernel->supports(input.shape)) {
-      return Error{ErrorCode::kUnsupported,
-                   fmt::format("kernel '{}' does not support ({},{},{}) with {} KV, {} layout, page size {}",
-                               input.kernel->name, input.shape.q_heads, input.shape.kv_heads, input.shape.head_dim,
-                               kv_type_name(input.shape.kv), kv::layout_name(input.shape.layout),
-                               input.shape.page_size)};
+      return Error{
+          ErrorCode::kUnsupported,
+          fmt::format("kernel '{}' does not support ({},{},{}) with {} KV, {} layout, page size {}",
+                      input.kernel->name, input.shape.q_heads, input.shape.kv_heads,
+                      input.shape.head_dim, kv_type_name(input.shape.kv),
+                      kv::layout_name(input.shape.layout), input.shape.page_size)};
     }
     out.kernel = input.kernel;
     write(out.kernel_reason, "forced");
@@ -42,17 +44,20 @@ Status choose_kernel(const PlanInput& input, const DeviceFacts& device, Plan& ou
     write(out.kernel_reason, "first of the table that supports the shape on this machine");
     return {};
   }
-  return Error{ErrorCode::kUnsupported, "no kernel of this build supports the attention shape on this device"};
+  return Error{ErrorCode::kUnsupported,
+               "no kernel of this build supports the attention shape on this device"};
 }
 
-/// Tiles of one sequence: rows of one unit class, in runs as equal as possible under the tile limit.
-void add_tiles(const Shape& shape, const UnitRule& rule, int max_rows, int sequence, const SequenceRows& rows,
-               std::int64_t token, std::vector<RowTile>& tiles) {
+/// Tiles of one sequence: rows of one unit class, in runs as equal as possible under the tile
+/// limit.
+void add_tiles(const Shape& shape, const UnitRule& rule, int max_rows, int sequence,
+               const SequenceRows& rows, std::int64_t token, std::vector<RowTile>& tiles) {
   for (int first = 0; first < rows.rows;) {
     const std::int64_t keys = shape.visible_keys(rows.depth + first);
     const std::int64_t limit = class_limit(rule, keys);
     int end = rows.rows;
-    if (shape.window == 0 || shape.window > limit) {  // else all later rows see at most the window: the same class
+    if (shape.window == 0 ||
+        shape.window > limit) {  // else all later rows see at most the window: the same class
       end = static_cast<int>(std::min<std::int64_t>(rows.rows, first + (limit - keys) + 1));
     }
     const int count = (end - first + max_rows - 1) / max_rows;
@@ -60,7 +65,8 @@ void add_tiles(const Shape& shape, const UnitRule& rule, int max_rows, int seque
       RowTile tile;
       tile.sequence = sequence;
       tile.row_first = first + static_cast<int>(std::int64_t{end - first} * i / count);
-      tile.rows = first + static_cast<int>(std::int64_t{end - first} * (i + 1) / count) - tile.row_first;
+      tile.rows =
+          first + static_cast<int>(std::int64_t{end - first} * (i + 1) / count) - tile.row_first;
       tile.unit = unit_size(rule, keys);
       tile.position = rows.depth + tile.row_first;
       tile.token = token + tile.row_first;
@@ -72,13 +78,16 @@ void add_tiles(const Shape& shape, const UnitRule& rule, int max_rows, int seque
   }
 }
 
-/// Where the segments of a tile lie: `count` runs of equal length from unit `origin` on, as far as the tile sees them.
+/// Where the segments of a tile lie: `count` runs of equal length from unit `origin` on, as far as
+/// the tile sees them.
 struct Cut {
   int origin = 0;
   int count = 1;
   int units = 0;  // from the origin to the tile's end
 
-  int begin(int segment) const { return origin + static_cast<int>(std::int64_t{units} * segment / count); }
+  int begin(int segment) const {
+    return origin + static_cast<int>(std::int64_t{units} * segment / count);
+  }
 };
 
 Cut cut(const RowTile& tile, int segments, bool over_whole_length) {
@@ -90,7 +99,8 @@ Cut cut(const RowTile& tile, int segments, bool over_whole_length) {
 }
 
 /// Items and the reduction of one (tile, kv head); returns the number of its segments.
-int add_items(const RowTile& tile, int tile_index, int kv_head, int group, const Cut& segments, Plan& out) {
+int add_items(const RowTile& tile, int tile_index, int kv_head, int group, const Cut& segments,
+              Plan& out) {
   const auto first_item = static_cast<std::int32_t>(out.items.size());
   for (int i = 0; i < segments.count; ++i) {
     WorkItem item;
@@ -143,10 +153,12 @@ void count_work(const RowTile& tile, Plan& out) {
   out.sequences[static_cast<std::size_t>(tile.sequence)].keys += keys;
   std::int64_t visible = 0;
   for (int row = 0; row < tile.rows; ++row) visible += shape.visible_keys(tile.position + row);
-  out.operations += visible * shape.q_heads * shape.head_dim * 4;  // q.k and p.v, two operations each
+  out.operations +=
+      visible * shape.q_heads * shape.head_dim * 4;  // q.k and p.v, two operations each
 }
 
-void choose_path(const PlanInput& input, const DeviceFacts& device, const StepFacts& step, Plan& out) {
+void choose_path(const PlanInput& input, const DeviceFacts& device, const StepFacts& step,
+                 Plan& out) {
   evaluate_into(input.policy, input.shape, device, step, out.verdict);
   if (input.force_segments > 0) {
     out.tile_segments.assign(out.tiles.size(), input.force_segments);
@@ -165,17 +177,21 @@ void describe_split(const PlanInput& input, const DeviceFacts& device, Plan& out
   if (input.policy != Policy::kSegue || input.force_segments > 0) return;
   out.verdict.path = out.reductions.empty() ? Path::kWhole : Path::kSegmented;
   write(out.verdict.reason,
-        "segue: no clause about rows or batch; {} work items for {} workgroups, {} of {} tiles x kv heads are split",
+        "segue: no clause about rows or batch; {} work items for {} workgroups, {} of {} tiles x "
+        "kv heads are split",
         out.items.size(), device.workgroups, out.reductions.size(),
         out.tiles.size() * static_cast<std::size_t>(out.shape.kv_heads));
 }
 
 Status check_workspace(const PlanInput& input, const Plan& out) {
   if (input.max_partials < 0 || out.partials <= input.max_partials) return {};
-  const std::int64_t entry = (std::int64_t{2} + out.shape.head_dim) * static_cast<std::int64_t>(sizeof(float));
-  return Error{ErrorCode::kNoMemory,
-               fmt::format("the attention plan needs {} partials ({} bytes); the workspace holds {} ({} bytes)",
-                           out.partials, out.partials * entry, input.max_partials, input.max_partials * entry)};
+  const std::int64_t entry =
+      (std::int64_t{2} + out.shape.head_dim) * static_cast<std::int64_t>(sizeof(float));
+  return Error{
+      ErrorCode::kNoMemory,
+      fmt::format(
+          "the attention plan needs {} partials ({} bytes); the workspace holds {} ({} bytes)",
+          out.partials, out.partials * entry, input.max_partials, input.max_partials * entry)};
 }
 
 }  // namespace
@@ -209,8 +225,9 @@ Status plan(const PlanInput& input, const DeviceFacts& device, Plan& out) {
   choose_path(input, device, step, out);
   order_tiles(out);
 
-  const bool over_whole_length = input.force_segments == 0 && out.verdict.path == Path::kSegmented &&
-                                 (input.policy == Policy::kStock || input.policy == Policy::kPr47520);
+  const bool over_whole_length =
+      input.force_segments == 0 && out.verdict.path == Path::kSegmented &&
+      (input.policy == Policy::kStock || input.policy == Policy::kPr47520);
   for (const std::int32_t index : out.tile_order) {
     const RowTile& tile = out.tiles[static_cast<std::size_t>(index)];
     std::int32_t& segments = out.tile_segments[static_cast<std::size_t>(index)];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan(): which workgroup reduces which run of keys for which rows. A pure host function of shapes, lengths and device
-// facts; called once per step and KV group. A Plan is a value that every backend executes alike, that prints itself and
-// that can be tested without a device.
+// plan(): which workgroup reduces which run of keys for which rows. A pure host function of shapes,
+// lengths and device facts; called once per step and KV group. A Plan is a value that every backend
+// executes alike, that prints itself and that can be tested without a device.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct Kernel;
 /// Consecutive rows of one sequence that share a unit size and are computed together.
 struct RowTile {
   std::int32_t sequence = 0;
-  std::int32_t row_first = 0;   // within the sequence's rows of this step
+  std::int32_t row_first = 0;  // within the sequence's rows of this step
   std::int32_t rows = 0;
   std::int32_t unit = 0;        // keys per unit; unit u covers positions [u * unit, (u + 1) * unit)
   std::int32_t unit_first = 0;  // first unit that any row of the tile sees
@@ -29,22 +29,25 @@ struct RowTile {
   std::int64_t token = 0;       // of the tile's first row in the packed rows of the step
 };
 
-/// One workgroup's work, issued in the order of Plan::items (longest tiles first): a row tile, one kv head, a run of units (a segment).
-/// A segment that starts at the tile's first unit folds its units in place: one partial per row and head, or the final
-/// result when it also is the last. Every other segment stores a partial per unit, because the fold goes left to right.
+/// One workgroup's work, issued in the order of Plan::items (longest tiles first): a row tile, one
+/// kv head, a run of units (a segment). A segment that starts at the tile's first unit folds its
+/// units in place: one partial per row and head, or the final result when it also is the last.
+/// Every other segment stores a partial per unit, because the fold goes left to right.
 struct WorkItem {
   std::int32_t tile = 0;
   std::int32_t kv_head = 0;
   std::int32_t unit_first = 0;
   std::int32_t unit_last = 0;
-  std::int64_t partial = -1;  // index of its first partial; -1: the segment is the whole tile, results are final
+  std::int64_t partial =
+      -1;  // index of its first partial; -1: the segment is the whole tile, results are final
 
   std::int32_t units() const { return unit_last - unit_first; }
 };
 
 /// The merge of one (row tile, kv head): items [item_first, item_last) in ascending unit order.
 /// Partial (row r, head g within the group) of stored run s of an item has index
-/// item.partial + (s * tile.rows + r) * group + g, with s = 0 for a folded first segment, else unit - item.unit_first.
+/// item.partial + (s * tile.rows + r) * group + g, with s = 0 for a folded first segment, else unit
+/// - item.unit_first.
 struct Reduction {
   std::int32_t tile = 0;
   std::int32_t kv_head = 0;
@@ -57,7 +60,7 @@ struct SequenceChoice {
   Path path = Path::kSegmented;
   std::int32_t segments = 1;    // of its last row tile, per kv head
   std::int32_t workgroups = 0;  // all its items
-  std::int64_t keys = 0;        // that its rows read (window-relative), each counted once per row tile
+  std::int64_t keys = 0;  // that its rows read (window-relative), each counted once per row tile
 };
 
 struct Plan {
@@ -69,11 +72,12 @@ struct Plan {
   std::vector<WorkItem> items;
   std::vector<Reduction> reductions;
   std::vector<SequenceChoice> sequences;
-  Verdict verdict;                 // of the policy; with `segue`, path and reason say what the split came to
-  std::int64_t rows = 0;           // packed rows of the step
-  std::int64_t partials = 0;       // entries of the partial buffers: m and l are one float each, o head_dim floats
-  std::int64_t kv_bytes = 0;       // K and V bytes that the items read
-  std::int64_t operations = 0;     // multiply-adds x 2 over visible keys
+  Verdict verdict;        // of the policy; with `segue`, path and reason say what the split came to
+  std::int64_t rows = 0;  // packed rows of the step
+  std::int64_t partials =
+      0;  // entries of the partial buffers: m and l are one float each, o head_dim floats
+  std::int64_t kv_bytes = 0;    // K and V bytes that the items read
+  std::int64_t operations = 0;  // multiply-adds x 2 over visible keys
 
   std::vector<std::int32_t> tile_segments;  // [tiles] segments per kv head
   std::vector<std::int32_t> tile_order;     // [tiles] the order in which their items are issued
@@ -88,14 +92,16 @@ struct PlanInput {
   Shape shape;
   std::span<const SequenceRows> sequences;
   Policy policy = Policy::kSegue;
-  int decode_rows = 1;              // 1 + k that the engine was started with (pr45450's clause reads it)
-  int force_segments = 0;           // > 0: this many segments per (row tile, kv head); tests and `exactness`
-  std::int64_t max_partials = -1;   // capacity of the workspace; -1: unlimited
-  const Kernel* kernel = nullptr;   // forced kernel; null: the first of the table that supports the shape
+  int decode_rows = 1;     // 1 + k that the engine was started with (pr45450's clause reads it)
+  int force_segments = 0;  // > 0: this many segments per (row tile, kv head); tests and `exactness`
+  std::int64_t max_partials = -1;  // capacity of the workspace; -1: unlimited
+  const Kernel* kernel =
+      nullptr;  // forced kernel; null: the first of the table that supports the shape
 };
 
-/// Fills `out`, reusing its storage (no allocation in the steady state). Fails when the workspace would overflow (the
-/// message has both sizes), when no kernel supports the shape, or when a forced kernel does not.
+/// Fills `out`, reusing its storage (no allocation in the steady state). Fails when the workspace
+/// would overflow (the message has both sizes), when no kernel supports the shape, or when a forced
+/// kernel does not.
 Status plan(const PlanInput& input, const DeviceFacts& device, Plan& out);
 
 /// A table for people.

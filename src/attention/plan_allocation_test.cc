@@ -29,7 +29,8 @@ TEST(Plan, AllocatesNothingInTheSteadyState) {
   DeviceFacts device;
   device.workgroups = 16;
   const Shape shape{.q_heads = 16, .kv_heads = 8, .head_dim = 256};
-  std::vector<SequenceRows> sequences{{.depth = 100'000, .rows = 9}, {.depth = 3000, .rows = 1}, {.depth = 8, .rows = 5}};
+  std::vector<SequenceRows> sequences{
+      {.depth = 100'000, .rows = 9}, {.depth = 3000, .rows = 1}, {.depth = 8, .rows = 5}};
   Plan out;
   PlanInput input;
   input.shape = shape;

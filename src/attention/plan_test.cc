@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The planner's promises, checked on the plan itself: every visible key of every row is reduced exactly once, units do
-// not depend on the step, buffers are as large as what indexes them, and each policy sends the steps where it should.
+// The planner's promises, checked on the plan itself: every visible key of every row is reduced
+// exactly once, units do not depend on the step, buffers are as large as what indexes them, and
+// each policy sends the steps where it should.
 #include "attention/plan.h"
 
 #include <gtest/gtest.h>
@@ -16,8 +17,9 @@
 namespace segue::attention {
 namespace {
 
-constexpr std::array kAllPolicies{Policy::kSegue,    Policy::kStock,          Policy::kPr45450, Policy::kPr47520,
-                                  Policy::kBatchInvariant, Policy::kWhole, Policy::kSegmented};
+constexpr std::array kAllPolicies{Policy::kSegue,    Policy::kStock,          Policy::kPr45450,
+                                  Policy::kPr47520,  Policy::kBatchInvariant, Policy::kWhole,
+                                  Policy::kSegmented};
 
 DeviceFacts device_of(int workgroups) {
   DeviceFacts device;
@@ -65,7 +67,8 @@ TEST(Plan, CoversEveryVisibleKeyExactlyOnceForRandomStepsUnderEveryPolicy) {
     const int count = pick(1, 1, 2, 7, 33);
     for (int i = 0; i < count; ++i) {
       SequenceRows rows;
-      rows.depth = pick(0, 1, 3, 63, 64, 65, 2047, 2048, 2111, 2112, 2113, 16'384, 50'000, 131'072, 1'000'000);
+      rows.depth = pick(0, 1, 3, 63, 64, 65, 2047, 2048, 2111, 2112, 2113, 16'384, 50'000, 131'072,
+                        1'000'000);
       rows.rows = pick(0, 1, 1, 2, 5, 8, 9, 16, 17, 256);
       sequences.push_back(rows);
     }
@@ -82,11 +85,13 @@ TEST(Plan, ReducesEveryKeyOfEveryRowOnceWhenCountedKeyByKey) {
     const Shape shape = shape_of(8, 2, 64, window);
     std::vector<SequenceRows> sequences;
     for (std::size_t i = 0; i < 1 + random() % 3; ++i) {
-      sequences.push_back({.depth = static_cast<std::int64_t>(random() % 3000), .rows = static_cast<int>(random() % 40)});
+      sequences.push_back({.depth = static_cast<std::int64_t>(random() % 3000),
+                           .rows = static_cast<int>(random() % 40)});
     }
     const Plan plan = plan_of(shape, sequences, device_of(1 + static_cast<int>(random() % 9)),
                               kAllPolicies[random() % kAllPolicies.size()]);
-    std::map<std::pair<std::int64_t, int>, std::vector<int>> reads;  // (token, kv head) -> times each key is reduced
+    std::map<std::pair<std::int64_t, int>, std::vector<int>>
+        reads;  // (token, kv head) -> times each key is reduced
     for (const WorkItem& item : plan.items) {
       const RowTile& tile = plan.tiles[static_cast<std::size_t>(item.tile)];
       for (int row = 0; row < tile.rows; ++row) {
@@ -108,7 +113,8 @@ TEST(Plan, ReducesEveryKeyOfEveryRowOnceWhenCountedKeyByKey) {
           ASSERT_EQ(counts.size(), static_cast<std::size_t>(position + 1));
           for (std::int64_t key = 0; key <= position; ++key) {
             const bool visible = window == 0 || key > position - window;
-            ASSERT_EQ(counts[static_cast<std::size_t>(key)], visible ? 1 : 0) << "token " << token << " key " << key;
+            ASSERT_EQ(counts[static_cast<std::size_t>(key)], visible ? 1 : 0)
+                << "token " << token << " key " << key;
           }
         }
       }
@@ -120,28 +126,33 @@ TEST(Plan, ReducesEveryKeyOfEveryRowOnceWhenCountedKeyByKey) {
 std::vector<int> units_of_rows(const Plan& plan, int sequence) {
   std::vector<int> units;
   for (const RowTile& tile : plan.tiles) {
-    if (tile.sequence == sequence) units.insert(units.end(), static_cast<std::size_t>(tile.rows), tile.unit);
+    if (tile.sequence == sequence)
+      units.insert(units.end(), static_cast<std::size_t>(tile.rows), tile.unit);
   }
   return units;
 }
 
 TEST(Plan, GivesARowTheSameUnitsAloneInAVerifyBlockAndInABatch) {
   const Shape shape = shape_of(32, 4, 512);
-  for (const std::int64_t depth : {0, 3, 2040, 2047, 2048, 2100, 2108, 2111, 2112, 16'384, 16'440, 131'072}) {
+  for (const std::int64_t depth :
+       {0, 3, 2040, 2047, 2048, 2100, 2108, 2111, 2112, 16'384, 16'440, 131'072}) {
     const Plan block = plan_of(shape, {{.depth = depth, .rows = 9}}, device_of(2));
-    const Plan batch = plan_of(shape, {{.depth = 50, .rows = 300}, {.depth = depth, .rows = 9}, {.depth = 9, .rows = 1}},
-                               device_of(64));
+    const Plan batch = plan_of(
+        shape, {{.depth = 50, .rows = 300}, {.depth = depth, .rows = 9}, {.depth = 9, .rows = 1}},
+        device_of(64));
     EXPECT_EQ(units_of_rows(block, 0), units_of_rows(batch, 1));
     for (int row = 0; row < 9; ++row) {
       const Plan alone = plan_of(shape, {{.depth = depth + row, .rows = 1}}, device_of(132));
-      EXPECT_EQ(alone.tiles[0].unit, units_of_rows(block, 0)[static_cast<std::size_t>(row)]) << depth << " row " << row;
+      EXPECT_EQ(alone.tiles[0].unit, units_of_rows(block, 0)[static_cast<std::size_t>(row)])
+          << depth << " row " << row;
     }
   }
 }
 
 TEST(Plan, PutsRowsOnBothSidesOfAClassLimitIntoTilesOfTheirOwn) {
   const Shape shape = shape_of(16, 8, 256);
-  const Plan plan = plan_of(shape, {{.depth = 2108, .rows = 8}}, device_of(2));  // class limit: 2112 keys
+  const Plan plan =
+      plan_of(shape, {{.depth = 2108, .rows = 8}}, device_of(2));  // class limit: 2112 keys
   ASSERT_EQ(plan.tiles.size(), 2u);
   EXPECT_EQ(plan.tiles[0].rows, 4);
   EXPECT_EQ(plan.tiles[0].unit, 64);
@@ -150,7 +161,8 @@ TEST(Plan, PutsRowsOnBothSidesOfAClassLimitIntoTilesOfTheirOwn) {
 
 TEST(Plan, IsTheSameValueForTheSameInputAndReusesItsStorage) {
   const Shape shape = shape_of(32, 16, 256, 1024);
-  const std::vector<SequenceRows> sequences{{.depth = 60'000, .rows = 5}, {.depth = 17, .rows = 40}};
+  const std::vector<SequenceRows> sequences{{.depth = 60'000, .rows = 5},
+                                            {.depth = 17, .rows = 40}};
   Plan reused = plan_of(shape_of(4, 1, 64), {{.depth = 1'000'000, .rows = 16}}, device_of(64));
   PlanInput input;
   input.shape = shape;
@@ -182,8 +194,9 @@ TEST(Plan, RefusesAWorkspaceThatIsTooSmallWithBothSizes) {
 
 TEST(Plan, RefusesShapesThatNoKernelRuns) {
   const std::vector<SequenceRows> sequences{{.depth = 0, .rows = 1}};
-  for (const Shape& shape : {shape_of(5, 2, 64), shape_of(0, 0, 64), shape_of(4, 4, 65), shape_of(34, 2, 64),
-                             shape_of(4, 4, 64, -1), Shape{.q_heads = 4, .kv_heads = 4, .head_dim = 64, .page_size = 12}}) {
+  for (const Shape& shape : {shape_of(5, 2, 64), shape_of(0, 0, 64), shape_of(4, 4, 65),
+                             shape_of(34, 2, 64), shape_of(4, 4, 64, -1),
+                             Shape{.q_heads = 4, .kv_heads = 4, .head_dim = 64, .page_size = 12}}) {
     PlanInput input;
     input.shape = shape;
     input.sequences = sequences;
@@ -195,7 +208,8 @@ TEST(Plan, RefusesShapesThatNoKernelRuns) {
 }
 
 TEST(Plan, HoldsAMillionKeysAndFourThousandRows) {
-  const Plan plan = plan_of(shape_of(32, 4, 512), {{.depth = 1'044'480, .rows = 4096}}, device_of(500));
+  const Plan plan =
+      plan_of(shape_of(32, 4, 512), {{.depth = 1'044'480, .rows = 4096}}, device_of(500));
   EXPECT_EQ(plan.rows, 4096);
   EXPECT_GT(plan.operations, std::int64_t{4096} * 1'044'480 * 32 * 512 * 4);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A plan for people and as JSON.
-#include <iterator>
-
 #include <fmt/format.h>
+
+#include <iterator>
 
 #include "attention/kernel.h"
 #include "attention/plan.h"
@@ -124,17 +124,22 @@ std::string to_text(const Plan& plan) {
   std::string text;
   auto out = std::back_inserter(text);
   const Shape& shape = plan.shape;
-  fmt::format_to(out, "shape       {} query heads, {} kv heads, head_dim {}{}, {} KV, pages of {} ({})\n", shape.q_heads,
-                 shape.kv_heads, shape.head_dim, shape.window > 0 ? fmt::format(", window {}", shape.window) : "",
-                 kv_type_name(shape.kv), shape.page_size, kv::layout_name(shape.layout));
+  fmt::format_to(
+      out, "shape       {} query heads, {} kv heads, head_dim {}{}, {} KV, pages of {} ({})\n",
+      shape.q_heads, shape.kv_heads, shape.head_dim,
+      shape.window > 0 ? fmt::format(", window {}", shape.window) : "", kv_type_name(shape.kv),
+      shape.page_size, kv::layout_name(shape.layout));
   fmt::format_to(out, "policy      {}\n", policy_name(plan.policy));
   for (const Clause& clause : plan.verdict.clauses) {
-    fmt::format_to(out, "  {:<34} {:<5} {}\n", clause.name, clause.fired ? "fires" : "no", clause.values);
+    fmt::format_to(out, "  {:<34} {:<5} {}\n", clause.name, clause.fired ? "fires" : "no",
+                   clause.values);
   }
   fmt::format_to(out, "path        {}: {}\n", path_name(plan.verdict.path), plan.verdict.reason);
-  fmt::format_to(out, "kernel      {}: {}\n", plan.kernel != nullptr ? plan.kernel->name : "none", plan.kernel_reason);
+  fmt::format_to(out, "kernel      {}: {}\n", plan.kernel != nullptr ? plan.kernel->name : "none",
+                 plan.kernel_reason);
   fmt::format_to(out, "workgroups  {}\n", plan.workgroups());
-  fmt::format_to(out, "bytes       {} of K and V, {} of partials\n", plan.kv_bytes, plan.workspace_bytes());
+  fmt::format_to(out, "bytes       {} of K and V, {} of partials\n", plan.kv_bytes,
+                 plan.workspace_bytes());
   fmt::format_to(out, "operations  {}\n", plan.operations);
   for (std::size_t i = 0; i < plan.tiles.size(); ++i) {
     if (i == kLines) {
@@ -142,9 +147,11 @@ std::string to_text(const Plan& plan) {
       break;
     }
     const RowTile& tile = plan.tiles[i];
-    fmt::format_to(out, "tile        sequence {}, rows {} to {} at position {}: {} units of {} keys, {} segments\n",
-                   tile.sequence, tile.row_first, tile.row_first + tile.rows - 1, tile.position,
-                   tile.unit_last - tile.unit_first, tile.unit, plan.tile_segments[i]);
+    fmt::format_to(
+        out,
+        "tile        sequence {}, rows {} to {} at position {}: {} units of {} keys, {} segments\n",
+        tile.sequence, tile.row_first, tile.row_first + tile.rows - 1, tile.position,
+        tile.unit_last - tile.unit_first, tile.unit, plan.tile_segments[i]);
   }
   return text;
 }

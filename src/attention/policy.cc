@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The clauses of every policy, as data. Spelled as in the engine that each policy models, so that a user can find them
-// there; no code of that engine is used.
+// The clauses of every policy, as data. Spelled as in the engine that each policy models, so that a
+// user can find them there; no code of that engine is used.
 #include "attention/policy.h"
+
+#include <fmt/format.h>
 
 #include <array>
 #include <iterator>
-
-#include <fmt/format.h>
 
 namespace segue::attention {
 namespace {
@@ -31,7 +31,8 @@ struct Scene {
   const StepFacts& step;
 };
 
-/// One line of a policy: a name, and a test that writes the values it looked at and says whether it fires.
+/// One line of a policy: a name, and a test that writes the values it looked at and says whether it
+/// fires.
 struct Rule {
   std::string_view name;
   bool (*fires)(const Scene&, std::string& values);
@@ -55,15 +56,15 @@ bool more_rows_than_decode(const Scene& s, std::string& values) {
 
 bool many_sequences(const Scene& s, std::string& values) {
   const int threshold = 128 / s.shape.kv_heads;
-  write(values, "num_seqs = {}, seq_threshold_3D = 128 // {} kv heads = {}", s.step.sequences, s.shape.kv_heads,
-        threshold);
+  write(values, "num_seqs = {}, seq_threshold_3D = 128 // {} kv heads = {}", s.step.sequences,
+        s.shape.kv_heads, threshold);
   return s.step.sequences > threshold;
 }
 
 bool many_sequences_for_device(const Scene& s, std::string& values) {
   const int threshold = s.device.multiprocessors / s.shape.kv_heads;
-  write(values, "num_seqs = {}, seq_threshold_3D = {} multiprocessors // {} kv heads = {}", s.step.sequences,
-        s.device.multiprocessors, s.shape.kv_heads, threshold);
+  write(values, "num_seqs = {}, seq_threshold_3D = {} multiprocessors // {} kv heads = {}",
+        s.step.sequences, s.device.multiprocessors, s.shape.kv_heads, threshold);
   return s.step.sequences > threshold;
 }
 
@@ -102,13 +103,19 @@ constexpr std::array kWholeRules{Rule{"forced", forced}};
 
 std::span<const Rule> rules(Policy policy) {
   switch (policy) {
-    case Policy::kStock: return kStockRules;
-    case Policy::kPr45450: return kPr45450Rules;
-    case Policy::kPr47520: return kPr47520Rules;
-    case Policy::kBatchInvariant: return kBatchInvariantRules;
-    case Policy::kWhole: return kWholeRules;
+    case Policy::kStock:
+      return kStockRules;
+    case Policy::kPr45450:
+      return kPr45450Rules;
+    case Policy::kPr47520:
+      return kPr47520Rules;
+    case Policy::kBatchInvariant:
+      return kBatchInvariantRules;
+    case Policy::kWhole:
+      return kWholeRules;
     case Policy::kSegue:
-    case Policy::kSegmented: return {};
+    case Policy::kSegmented:
+      return {};
   }
   return {};
 }
@@ -131,10 +138,12 @@ Result<Policy> parse_policy(std::string_view name) {
     if (!allowed.empty()) allowed += ", ";
     allowed += entry.name;
   }
-  return Error{ErrorCode::kUsage, fmt::format("unknown policy '{}'; allowed are {}", name, allowed)};
+  return Error{ErrorCode::kUsage,
+               fmt::format("unknown policy '{}'; allowed are {}", name, allowed)};
 }
 
-void evaluate_into(Policy policy, const Shape& shape, const DeviceFacts& device, const StepFacts& step, Verdict& out) {
+void evaluate_into(Policy policy, const Shape& shape, const DeviceFacts& device,
+                   const StepFacts& step, Verdict& out) {
   const Scene scene{shape, device, step};
   const std::span<const Rule> list = rules(policy);
   out.path = Path::kSegmented;
@@ -148,7 +157,8 @@ void evaluate_into(Policy policy, const Shape& shape, const DeviceFacts& device,
   }
   if (first != nullptr) {
     out.path = Path::kWhole;
-    write(out.reason, "{}: clause '{}' fires ({})", policy_name(policy), first->name, first->values);
+    write(out.reason, "{}: clause '{}' fires ({})", policy_name(policy), first->name,
+          first->values);
   } else if (list.empty()) {
     write(out.reason, "{}: no clause about rows or batch", policy_name(policy));
   } else {
@@ -156,7 +166,8 @@ void evaluate_into(Policy policy, const Shape& shape, const DeviceFacts& device,
   }
 }
 
-Verdict evaluate(Policy policy, const Shape& shape, const DeviceFacts& device, const StepFacts& step) {
+Verdict evaluate(Policy policy, const Shape& shape, const DeviceFacts& device,
+                 const StepFacts& step) {
   Verdict verdict;
   evaluate_into(policy, shape, device, step, verdict);
   return verdict;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Policies: the rule that picks the path, as data. A policy is a list of named clauses evaluated on the step; the
-// first that fires sends the step to the whole path. `segue` has no clause about rows or batch; the others are models
-// of another engine's gate and run our kernels with that engine's choice.
+// Policies: the rule that picks the path, as data. A policy is a list of named clauses evaluated on
+// the step; the first that fires sends the step to the whole path. `segue` has no clause about rows
+// or batch; the others are models of another engine's gate and run our kernels with that engine's
+// choice.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,15 @@
 
 namespace segue::attention {
 
-enum class Policy : std::uint8_t { kSegue, kStock, kPr45450, kPr47520, kBatchInvariant, kWhole, kSegmented };
+enum class Policy : std::uint8_t {
+  kSegue,
+  kStock,
+  kPr45450,
+  kPr47520,
+  kBatchInvariant,
+  kWhole,
+  kSegmented
+};
 enum class Path : std::uint8_t { kWhole, kSegmented };
 
 std::string_view policy_name(Policy policy);
@@ -32,9 +41,9 @@ struct Clause {
 
 /// Facts about a step that clauses read.
 struct StepFacts {
-  int max_rows = 1;           // max_seqlen_q
-  int sequences = 1;          // num_seqs (padding sequences not counted)
-  int decode_rows = 1;        // decode_query_len = 1 + k that the engine was started with
+  int max_rows = 1;     // max_seqlen_q
+  int sequences = 1;    // num_seqs (padding sequences not counted)
+  int decode_rows = 1;  // decode_query_len = 1 + k that the engine was started with
 };
 
 struct Verdict {
@@ -43,9 +52,11 @@ struct Verdict {
   std::string reason;           // one sentence for people
 };
 
-Verdict evaluate(Policy policy, const Shape& shape, const DeviceFacts& device, const StepFacts& step);
+Verdict evaluate(Policy policy, const Shape& shape, const DeviceFacts& device,
+                 const StepFacts& step);
 
 /// As evaluate(), into storage that is reused from step to step.
-void evaluate_into(Policy policy, const Shape& shape, const DeviceFacts& device, const StepFacts& step, Verdict& out);
+void evaluate_into(Policy policy, const Shape& shape, const DeviceFacts& device,
+                   const StepFacts& step, Verdict& out);
 
 }  // namespace segue::attention

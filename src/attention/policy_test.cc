@@ -16,7 +16,8 @@ Plan plan_of(Policy policy, int batch, int rows, int decode_rows = 1, std::int64
   DeviceFacts device;
   device.workgroups = multiprocessors;
   device.multiprocessors = multiprocessors;
-  const std::vector<SequenceRows> sequences(static_cast<std::size_t>(batch), SequenceRows{.depth = depth, .rows = rows});
+  const std::vector<SequenceRows> sequences(static_cast<std::size_t>(batch),
+                                            SequenceRows{.depth = depth, .rows = rows});
   PlanInput input;
   input.shape = shape;
   input.sequences = sequences;
@@ -75,7 +76,8 @@ TEST(Policy, Pr45450AdmitsVerifyRowsAndRefusesMore) {
 
 TEST(Policy, Pr47520ReadsTheDevicesMultiprocessors) {
   EXPECT_EQ(first_fired(plan_of(Policy::kPr47520, 16, 1, 1, 32'768, kDirect, 132)), "");
-  EXPECT_EQ(first_fired(plan_of(Policy::kPr47520, 17, 1, 1, 32'768, kDirect, 132)), "num_seqs > seq_threshold_3D");
+  EXPECT_EQ(first_fired(plan_of(Policy::kPr47520, 17, 1, 1, 32'768, kDirect, 132)),
+            "num_seqs > seq_threshold_3D");
   EXPECT_EQ(first_fired(plan_of(Policy::kPr47520, 17, 1, 1, 32'768, kDirect, 264)), "");
 }
 
@@ -101,7 +103,8 @@ TEST(Policy, SegueHasNoClauseAndSplitsWhateverTheRowsAndTheBatch) {
     EXPECT_TRUE(plan.verdict.clauses.empty());
     EXPECT_GE(plan.workgroups(), 128);
   }
-  EXPECT_EQ(plan_of(Policy::kSegue, 20, 2, 1, 32'768, Shape{.q_heads = 8, .kv_heads = 1, .head_dim = 128}, 132)
+  EXPECT_EQ(plan_of(Policy::kSegue, 20, 2, 1, 32'768,
+                    Shape{.q_heads = 8, .kv_heads = 1, .head_dim = 128}, 132)
                 .verdict.path,
             Path::kSegmented);
 }

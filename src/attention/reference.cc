@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Per query row and head: scores of all visible keys, their maximum, then sums in ascending key order.
+// Per query row and head: scores of all visible keys, their maximum, then sums in ascending key
+// order.
 #include "attention/reference.h"
 
 #include <algorithm>
@@ -29,17 +30,21 @@ float load(const std::byte* p, KvType type) {
 class Keys {
  public:
   Keys(const Params& params, int sequence, int kv_head)
-      : view_(params.kv), table_(params.tables[sequence]), head_offset_(kv_head * params.kv.head_stride) {}
+      : view_(params.kv),
+        table_(params.tables[sequence]),
+        head_offset_(kv_head * params.kv.head_stride) {}
 
   void read_k(std::int64_t position, float* row /* [head_dim] */) const {
     const std::byte* block = view_.k + block_offset(position);
     const int t = static_cast<int>(position % view_.page_size);
-    for (int d = 0; d < view_.head_dim; ++d) row[d] = load(block + view_.k_offset(t, d), view_.type);
+    for (int d = 0; d < view_.head_dim; ++d)
+      row[d] = load(block + view_.k_offset(t, d), view_.type);
   }
   void read_v(std::int64_t position, float* row /* [head_dim] */) const {
     const std::byte* block = view_.v + block_offset(position);
     const int t = static_cast<int>(position % view_.page_size);
-    for (int d = 0; d < view_.head_dim; ++d) row[d] = load(block + view_.v_offset(t, d), view_.type);
+    for (int d = 0; d < view_.head_dim; ++d)
+      row[d] = load(block + view_.v_offset(t, d), view_.type);
   }
 
  private:
@@ -59,7 +64,8 @@ class Keys {
 template <class Real>
 Real score(const Params& params, const float* q, const float* k) {
   Real sum = 0;
-  for (int d = 0; d < params.kv.head_dim; ++d) sum += static_cast<Real>(q[d]) * static_cast<Real>(k[d]);
+  for (int d = 0; d < params.kv.head_dim; ++d)
+    sum += static_cast<Real>(q[d]) * static_cast<Real>(k[d]);
   sum *= static_cast<Real>(params.scale);
   if (params.softcap > 0) {
     const auto cap = static_cast<Real>(params.softcap);
@@ -81,7 +87,8 @@ void run_tile(const Params& params, const RowTile& tile, int kv_head) {
   const Keys cache(params, tile.sequence, kv_head);
   const auto query_index = [&](std::size_t query) {
     const std::size_t row = static_cast<std::size_t>(tile.token) + query / group;
-    return row * static_cast<std::size_t>(shape.q_heads) + static_cast<std::size_t>(kv_head) * group + query % group;
+    return row * static_cast<std::size_t>(shape.q_heads) +
+           static_cast<std::size_t>(kv_head) * group + query % group;
   };
   const auto visible = [&](std::size_t query, std::int64_t key) {
     const std::int64_t position = tile.position + static_cast<std::int64_t>(query / group);
@@ -105,10 +112,12 @@ void run_tile(const Params& params, const RowTile& tile, int kv_head) {
   std::vector<Real> sums(queries, 0);
   std::vector<Real> out(queries * dim, 0);
   const auto sink = [&](std::size_t query) {
-    return static_cast<Real>(params.sinks[static_cast<std::size_t>(kv_head) * group + query % group]);
+    return static_cast<Real>(
+        params.sinks[static_cast<std::size_t>(kv_head) * group + query % group]);
   };
   if (params.sinks != nullptr) {
-    for (std::size_t query = 0; query < queries; ++query) maximum[query] = std::max(maximum[query], sink(query));
+    for (std::size_t query = 0; query < queries; ++query)
+      maximum[query] = std::max(maximum[query], sink(query));
   }
   for (std::size_t i = 0; i < keys; ++i) {
     const std::int64_t key = first + static_cast<std::int64_t>(i);
@@ -122,12 +131,14 @@ void run_tile(const Params& params, const RowTile& tile, int kv_head) {
     }
   }
   for (std::size_t query = 0; query < queries; ++query) {
-    const Real sum = params.sinks != nullptr ? sums[query] + std::exp(sink(query) - maximum[query]) : sums[query];
+    const Real sum = params.sinks != nullptr ? sums[query] + std::exp(sink(query) - maximum[query])
+                                             : sums[query];
     const std::size_t index = query_index(query);
     for (std::size_t d = 0; d < dim; ++d) {
       params.out[index * dim + d] = static_cast<float>(out[query * dim + d] / sum);
     }
-    if (params.lse != nullptr) params.lse[index] = static_cast<float>(maximum[query] + std::log(sum));
+    if (params.lse != nullptr)
+      params.lse[index] = static_cast<float>(maximum[query] + std::log(sum));
   }
 }
 
@@ -136,7 +147,8 @@ void run(const Params& params, Stream& stream) {
   const Plan& plan = *params.plan;
   const int heads = plan.shape.kv_heads;
   const auto task = [&](std::int64_t index, int) {
-    run_tile<Real>(params, plan.tiles[static_cast<std::size_t>(index / heads)], static_cast<int>(index % heads));
+    run_tile<Real>(params, plan.tiles[static_cast<std::size_t>(index / heads)],
+                   static_cast<int>(index % heads));
   };
   const std::int64_t tasks = static_cast<std::int64_t>(plan.tiles.size()) * heads;
   if (stream.pool != nullptr) {

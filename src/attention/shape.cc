@@ -2,11 +2,11 @@
 // What shapes are allowed, and the facts of the CPU.
 #include "attention/shape.h"
 
-#include <algorithm>
-#include <array>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
 
 #include "core/cpu.h"
 
@@ -19,28 +19,33 @@ constexpr int kMaxGroup = 16;
 }  // namespace
 
 Status validate(const Shape& shape) {
-  const auto refuse = [](std::string message) { return Error{ErrorCode::kUsage, std::move(message)}; };
+  const auto refuse = [](std::string message) {
+    return Error{ErrorCode::kUsage, std::move(message)};
+  };
   if (shape.q_heads < 1 || shape.kv_heads < 1) {
-    return refuse(fmt::format("attention shape: {} query heads and {} kv heads; both must be at least 1", shape.q_heads,
-                              shape.kv_heads));
+    return refuse(
+        fmt::format("attention shape: {} query heads and {} kv heads; both must be at least 1",
+                    shape.q_heads, shape.kv_heads));
   }
   if (shape.q_heads % shape.kv_heads != 0) {
-    return refuse(fmt::format("attention shape: {} query heads do not divide by {} kv heads", shape.q_heads,
-                              shape.kv_heads));
+    return refuse(fmt::format("attention shape: {} query heads do not divide by {} kv heads",
+                              shape.q_heads, shape.kv_heads));
   }
   if (shape.group() > kMaxGroup) {
-    return refuse(fmt::format("attention shape: {} query heads per kv head; allowed are 1 to {}", shape.group(),
-                              kMaxGroup));
+    return refuse(fmt::format("attention shape: {} query heads per kv head; allowed are 1 to {}",
+                              shape.group(), kMaxGroup));
   }
   if (std::find(kHeadDims.begin(), kHeadDims.end(), shape.head_dim) == kHeadDims.end()) {
     return refuse(fmt::format("attention shape: head_dim {}; allowed are {}", shape.head_dim,
                               fmt::join(kHeadDims, ", ")));
   }
   if (shape.window < 0) {
-    return refuse(fmt::format("attention shape: window {}; allowed are 0 (none) and more", shape.window));
+    return refuse(
+        fmt::format("attention shape: window {}; allowed are 0 (none) and more", shape.window));
   }
   if (shape.page_size < 8 || shape.page_size % 8 != 0) {
-    return refuse(fmt::format("attention shape: page size {}; allowed are positive multiples of 8", shape.page_size));
+    return refuse(fmt::format("attention shape: page size {}; allowed are positive multiples of 8",
+                              shape.page_size));
   }
   return {};
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What attention is asked to do: the shape of a layer, the rows of a step, the device's facts. Plain values.
+// What attention is asked to do: the shape of a layer, the rows of a step, the device's facts.
+// Plain values.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +27,17 @@ struct Shape {
   std::int64_t first_key(std::int64_t position) const {
     return window > 0 && position >= window ? position - window + 1 : 0;
   }
-  std::int64_t visible_keys(std::int64_t position) const { return position + 1 - first_key(position); }
+  std::int64_t visible_keys(std::int64_t position) const {
+    return position + 1 - first_key(position);
+  }
   /// Bytes of K and V of one key, all kv heads.
-  std::int64_t key_bytes() const { return std::int64_t{2} * kv_heads * head_dim * kv_type_bytes(kv); }
+  std::int64_t key_bytes() const {
+    return std::int64_t{2} * kv_heads * head_dim * kv_type_bytes(kv);
+  }
 };
 
-/// Refuses what no kernel can run: heads that do not divide, head_dim outside {64, 80, 96, 128, 256, 512}, group
-/// outside 1..16, page size no multiple of 8, negative window.
+/// Refuses what no kernel can run: heads that do not divide, head_dim outside {64, 80, 96, 128,
+/// 256, 512}, group outside 1..16, page size no multiple of 8, negative window.
 Status validate(const Shape& shape);
 
 /// The rows of one sequence in a step. Row i sits at position depth + i.
@@ -50,14 +55,16 @@ enum class DeviceKind : std::uint8_t { kCpu, kCuda };
 struct DeviceFacts {
   DeviceKind kind = DeviceKind::kCpu;
   std::string name;
-  int workgroups = 1;        // that run at once: threads on a CPU, resident blocks on a GPU
-  int multiprocessors = 1;   // threads on a CPU; `pr47520` uses it
-  int max_tile_rows = 64;    // rows x group of one row tile (the M side)
-  int min_unit = 64;         // unit rule: keys of the smallest unit, a multiple of 16
-  int target_units = 32;     // unit rule: units of a row at any depth, for layers of many kv heads ...
-  int target_items = 128;    // ... and (unit, kv head) pairs of a row, for layers of few
-  int reading_rows = 8;      // rows x group whose arithmetic takes as long as reading the keys from memory
-  double imbalance = 0.1;    // part of a workgroup's time by which equal work may end apart (threads share cores)
+  int workgroups = 1;       // that run at once: threads on a CPU, resident blocks on a GPU
+  int multiprocessors = 1;  // threads on a CPU; `pr47520` uses it
+  int max_tile_rows = 64;   // rows x group of one row tile (the M side)
+  int min_unit = 64;        // unit rule: keys of the smallest unit, a multiple of 16
+  int target_units = 32;  // unit rule: units of a row at any depth, for layers of many kv heads ...
+  int target_items = 128;  // ... and (unit, kv head) pairs of a row, for layers of few
+  int reading_rows =
+      8;  // rows x group whose arithmetic takes as long as reading the keys from memory
+  double imbalance =
+      0.1;  // part of a workgroup's time by which equal work may end apart (threads share cores)
 };
 
 /// The facts of the CPU with a pool of `threads`.

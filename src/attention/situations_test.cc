@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Situations that break other engines, as plans. Each test is one public report; the kernels are tried on the same
-// situations in kernel_test.cc.
+// Situations that break other engines, as plans. Each test is one public report; the kernels are
+// tried on the same situations in kernel_test.cc.
 #include <gtest/gtest.h>
 
 #include "attention/plan.h"
@@ -16,8 +16,8 @@ DeviceFacts device_of(int workgroups) {
   return device;
 }
 
-Plan plan_of(const Shape& shape, const std::vector<SequenceRows>& sequences, const DeviceFacts& device,
-             Policy policy = Policy::kSegue, int decode_rows = 1) {
+Plan plan_of(const Shape& shape, const std::vector<SequenceRows>& sequences,
+             const DeviceFacts& device, Policy policy = Policy::kSegue, int decode_rows = 1) {
   PlanInput input;
   input.shape = shape;
   input.sequences = sequences;
@@ -46,7 +46,8 @@ TEST(Situation2, VerifyRowsOfAWindowedLayerSegmentTheWindowAndNotTheLength) {
   for (const Policy policy : {Policy::kSegue, Policy::kPr45450, Policy::kSegmented}) {
     const Plan plan = plan_of(shape, {{.depth = 60'000, .rows = 5}}, device_of(132), policy, 5);
     ASSERT_EQ(plan.tiles.size(), 1u);
-    EXPECT_GE(plan.tiles[0].unit_first * std::int64_t{plan.tiles[0].unit}, 60'000 - 1024 - plan.tiles[0].unit);
+    EXPECT_GE(plan.tiles[0].unit_first * std::int64_t{plan.tiles[0].unit},
+              60'000 - 1024 - plan.tiles[0].unit);
     EXPECT_LE(plan.sequences[0].keys, 1024 + 5);
     EXPECT_GE(plan.workgroups(), 6 * 16) << policy_name(policy);  // three units at most each
   }
@@ -98,14 +99,16 @@ TEST(Situation7, GroupsOfOneAndFourKvHeadsArePlannedByTheirOwnHeads) {
 TEST(Situation8, SequencesOfDifferentRowCountsGetDisjointPartials) {
   const Shape shape{.q_heads = 16, .kv_heads = 8, .head_dim = 128};
   std::vector<SequenceRows> sequences;
-  for (const int rows : {3, 1, 9, 0, 16, 2}) sequences.push_back({.depth = 20'000 + 7 * rows, .rows = rows});
+  for (const int rows : {3, 1, 9, 0, 16, 2})
+    sequences.push_back({.depth = 20'000 + 7 * rows, .rows = rows});
   for (const Policy policy : {Policy::kSegue, Policy::kSegmented}) {
     EXPECT_GT(plan_of(shape, sequences, device_of(500), policy).partials, 0);
   }
 }
 
 TEST(Situation9, AContextShorterThanTheVerifyBlockIsOneTile) {
-  const Plan plan = plan_of({.q_heads = 4, .kv_heads = 1, .head_dim = 256}, {{.depth = 3, .rows = 5}}, device_of(2));
+  const Plan plan = plan_of({.q_heads = 4, .kv_heads = 1, .head_dim = 256},
+                            {{.depth = 3, .rows = 5}}, device_of(2));
   ASSERT_EQ(plan.tiles.size(), 1u);
   EXPECT_EQ(plan.tiles[0].unit_last, 1);
   EXPECT_EQ(plan.workgroups(), 1);
@@ -116,7 +119,8 @@ TEST(Situation11, ARowHasOneUnitSizeWhateverTheBlockItIsIn) {
   for (const std::int64_t depth : {2048, 7168, 16'384}) {
     const int alone = plan_of(shape, {{.depth = depth, .rows = 1}}, device_of(2)).tiles[0].unit;
     for (int rows = 1; rows <= 9; ++rows) {
-      EXPECT_EQ(plan_of(shape, {{.depth = depth, .rows = rows}}, device_of(2)).tiles[0].unit, alone);
+      EXPECT_EQ(plan_of(shape, {{.depth = depth, .rows = rows}}, device_of(2)).tiles[0].unit,
+                alone);
     }
   }
 }

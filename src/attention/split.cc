@@ -9,8 +9,9 @@ namespace segue::attention {
 namespace {
 
 constexpr double kItemKeys = 16;  // starting a work item costs about as much as this many keys
-constexpr double kMergeKeys = 4;  // storing and merging a partial costs its row about as much as this many keys
-constexpr int kFinest = 4;        // segments per workgroup at most, when one tile is the whole step
+constexpr double kMergeKeys =
+    4;  // storing and merging a partial costs its row about as much as this many keys
+constexpr int kFinest = 4;  // segments per workgroup at most, when one tile is the whole step
 
 struct TileCost {
   int units = 0;
@@ -36,7 +37,7 @@ struct TileCost {
 /// What a candidate comes to for the whole step.
 struct Estimate {
   double total = 0;
-  double largest = 0;   // item
+  double largest = 0;  // item
   double smallest = std::numeric_limits<double>::infinity();
   double items = 0;
   double merges = 0;
@@ -56,8 +57,10 @@ struct Estimate {
     const double workgroups = device.workgroups;
     double time = largest;
     if (items > workgroups) {
-      const double rounds = static_cast<double>(static_cast<std::int64_t>((items + workgroups - 1) / workgroups));
-      const double bound = total / workgroups + largest * (1 - 1 / workgroups);  // any order of handing out
+      const double rounds =
+          static_cast<double>(static_cast<std::int64_t>((items + workgroups - 1) / workgroups));
+      const double bound =
+          total / workgroups + largest * (1 - 1 / workgroups);  // any order of handing out
       time = std::min(rounds * largest, bound);
     }
     return time + device.imbalance * largest + merges / workgroups;

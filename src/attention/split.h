@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many segments each row tile gets under `segue`: from the work of the whole step and the workgroups that the
-// device holds, never from thresholds on rows or batch. Affects speed only, never a bit of any result.
+// How many segments each row tile gets under `segue`: from the work of the whole step and the
+// workgroups that the device holds, never from thresholds on rows or batch. Affects speed only,
+// never a bit of any result.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +15,10 @@ namespace segue::attention {
 
 /// Fills segments[tile], per kv head, each between 1 and the tile's units.
 ///
-/// The cost of a unit is unit * (reading_rows + rows * group): its reading plus its arithmetic, in units of one row
-/// times one key. Candidates are "no split" and "split what exceeds total / (workgroups * c)" for c = 1, 2, 3, 4; each
-/// is charged its stored partials and its items' starts, and the candidate with the smallest estimated makespan wins,
-/// the coarser one on a tie.
+/// The cost of a unit is unit * (reading_rows + rows * group): its reading plus its arithmetic, in
+/// units of one row times one key. Candidates are "no split" and "split what exceeds total /
+/// (workgroups * c)" for c = 1, 2, 3, 4; each is charged its stored partials and its items' starts,
+/// and the candidate with the smallest estimated makespan wins, the coarser one on a tie.
 void choose_segments(const Shape& shape, const DeviceFacts& device, std::span<const RowTile> tiles,
                      std::vector<std::int32_t>& segments);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Splitting by the work there is, judged by the makespan of handing the plan's items out one by one.
+// Splitting by the work there is, judged by the makespan of handing the plan's items out one by
+// one.
 #include "attention/split.h"
 
 #include <gtest/gtest.h>
@@ -47,7 +48,8 @@ DeviceFacts device_of(int workgroups) {
   return device;
 }
 
-Plan plan_of(const Shape& shape, const std::vector<SequenceRows>& sequences, const DeviceFacts& device) {
+Plan plan_of(const Shape& shape, const std::vector<SequenceRows>& sequences,
+             const DeviceFacts& device) {
   PlanInput input;
   input.shape = shape;
   input.sequences = sequences;
@@ -62,7 +64,9 @@ const Shape kOne{.q_heads = 4, .kv_heads = 1, .head_dim = 256};
 TEST(Split, GivesALoneSequenceTheWholeDeviceAtEveryDepth) {
   for (const std::int64_t depth : {2048, 5000, 32'768, 100'000, 131'072}) {
     for (const int rows : {1, 2, 8}) {
-      EXPECT_GE(plan_of(kDirect, {{.depth = depth, .rows = rows}}, device_of(132)).workgroups(), 110) << depth;
+      EXPECT_GE(plan_of(kDirect, {{.depth = depth, .rows = rows}}, device_of(132)).workgroups(),
+                110)
+          << depth;
       const Plan two = plan_of(kOne, {{.depth = depth, .rows = rows}}, device_of(2));
       EXPECT_GE(two.workgroups(), 2) << depth;
       EXPECT_LE(two.workgroups(), 8) << depth;
@@ -72,7 +76,8 @@ TEST(Split, GivesALoneSequenceTheWholeDeviceAtEveryDepth) {
 
 TEST(Split, LeavesABatchThatFillsTheDeviceEvenlyUnsplit) {
   for (const int batch : {16, 64}) {
-    const std::vector<SequenceRows> sequences(static_cast<std::size_t>(batch), {.depth = 4096, .rows = 2});
+    const std::vector<SequenceRows> sequences(static_cast<std::size_t>(batch),
+                                              {.depth = 4096, .rows = 2});
     EXPECT_EQ(plan_of(kDirect, sequences, device_of(2)).partials, 0);
     EXPECT_EQ(plan_of(kOne, sequences, device_of(2)).partials, 0);
   }
@@ -96,12 +101,15 @@ TEST(Split, StaysNearTheIdealMakespanForRandomMixedSteps) {
   double worst = 0;
   for (int round = 0; round < 2000; ++round) {
     const int kv_heads = std::array{1, 2, 4, 8}[random() % 4];
-    const Shape shape{.q_heads = 4 * kv_heads, .kv_heads = kv_heads, .head_dim = 128,
+    const Shape shape{.q_heads = 4 * kv_heads,
+                      .kv_heads = kv_heads,
+                      .head_dim = 128,
                       .window = std::array{0, 0, 1024}[random() % 3]};
     const DeviceFacts device = device_of(std::array{2, 3, 8, 64, 132}[random() % 5]);
     std::vector<SequenceRows> sequences;
     for (std::size_t i = 0; i < 1 + random() % 12; ++i) {
-      const auto depth = static_cast<std::int64_t>(random() % (std::uint64_t{1} << (8 + random() % 10)));
+      const auto depth =
+          static_cast<std::int64_t>(random() % (std::uint64_t{1} << (8 + random() % 10)));
       sequences.push_back({.depth = depth, .rows = std::array{1, 1, 4, 9, 512}[random() % 5]});
     }
     const Plan plan = plan_of(shape, sequences, device);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Units: the smallest runs of keys that are reduced on their own. A row's unit size is a function of the number of
-// keys that this row sees and of facts fixed when the cache is created, never of the step: so the bits of a row do
-// not depend on the batch, on the rows beside it or on how work is split.
+// Units: the smallest runs of keys that are reduced on their own. A row's unit size is a function
+// of the number of keys that this row sees and of facts fixed when the cache is created, never of
+// the step: so the bits of a row do not depend on the batch, on the rows beside it or on how work
+// is split.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +13,18 @@ namespace segue::attention {
 
 struct UnitRule {
   int min_unit = 64;      // a multiple of 16
-  int target_units = 32;  // largest number of units of a row (plus one where the window does not start on a boundary)
+  int target_units = 32;  // largest number of units of a row (plus one where the window does not
+                          // start on a boundary)
 };
 
-/// The rule of a layer: max(target_units, target_items / kv_heads) units, so that a lone sequence fills the machine.
+/// The rule of a layer: max(target_units, target_items / kv_heads) units, so that a lone sequence
+/// fills the machine.
 UnitRule unit_rule(const Shape& shape, const DeviceFacts& device);
 
-/// Unit size in keys for a row that sees `keys` keys: the smallest min_unit * m * 2^e (m in 4..7 quarters, so steps are
-/// finer than powers of two) whose target_units-fold reaches keys - 64. The 64 keeps a depth of 2^n and the verify
-/// block after it in one class. Never decreases with keys; always a multiple of 16.
+/// Unit size in keys for a row that sees `keys` keys: the smallest min_unit * m * 2^e (m in 4..7
+/// quarters, so steps are finer than powers of two) whose target_units-fold reaches keys - 64. The
+/// 64 keeps a depth of 2^n and the verify block after it in one class. Never decreases with keys;
+/// always a multiple of 16.
 int unit_size(const UnitRule& rule, std::int64_t keys);
 
 /// The largest number of keys that still has the unit size of `keys`.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The unit rule: monotone, finer than powers of two, and with room for a verify block behind every power of two.
+// The unit rule: monotone, finer than powers of two, and with room for a verify block behind every
+// power of two.
 #include "attention/unit.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +11,8 @@ namespace segue::attention {
 namespace {
 
 TEST(UnitRule, NeverShrinksAsKeysGrowAndEveryClassHoldsAPowerOfTwoWithItsVerifyBlock) {
-  for (const UnitRule rule : {UnitRule{64, 32}, UnitRule{64, 128}, UnitRule{128, 32}, UnitRule{16, 16}}) {
+  for (const UnitRule rule :
+       {UnitRule{64, 32}, UnitRule{64, 128}, UnitRule{128, 32}, UnitRule{16, 16}}) {
     int last = 0;
     for (std::int64_t keys = 1; keys <= 300'000; ++keys) {
       const int unit = unit_size(rule, keys);
@@ -32,7 +34,8 @@ TEST(UnitRule, NeverShrinksAsKeysGrowAndEveryClassHoldsAPowerOfTwoWithItsVerifyB
 TEST(UnitRule, StepsAreFinerThanPowersOfTwo) {
   const UnitRule rule{64, 32};
   std::set<int> sizes;
-  for (std::int64_t keys = 32'768 + 64; keys <= 65'536 + 64; ++keys) sizes.insert(unit_size(rule, keys));
+  for (std::int64_t keys = 32'768 + 64; keys <= 65'536 + 64; ++keys)
+    sizes.insert(unit_size(rule, keys));
   EXPECT_EQ(sizes, (std::set<int>{1024, 1280, 1536, 1792, 2048}));
 }
 
