@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sequences, page tables and the life of a page.
 //
-// A page is written only by a sequence that holds its sole reference. Sharing hands out full pages; a page that is
-// partly kept after truncate() may still be shared, so reserve() copies it before new rows go there.
+// A page is written only by a sequence that holds its sole reference. Sharing hands out full pages;
+// a page that is partly kept after truncate() may still be shared, so reserve() copies it before
+// new rows go there.
 #include "kv/cache.h"
 
 #include <algorithm>
@@ -42,18 +43,20 @@ struct Sequence {
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// The first logical page that a sequence of `length` committed positions must hold: the next row sees
-/// length - window + 1 .. length, and one key more stays for an assistant that reads at the last committed position.
+/// The first logical page that a sequence of `length` committed positions must hold: the next row
+/// sees length - window + 1 .. length, and one key more stays for an assistant that reads at the
+/// last committed position.
 std::int64_t first_needed_page(const PoolSpec& spec, std::int64_t length) {
   if (spec.window == 0) return 0;
   return std::max<std::int64_t>(0, length - spec.window) / spec.page_size;
 }
 
 Error window_gone(const Pool& pool, const Table& table, std::int64_t length) {
-  return Error{ErrorCode::kUnsupported,
-               fmt::format("length {} needs keys from {} on in KV pool '{}' (window {}), which starts at {}", length,
-                           first_needed_page(pool.spec, length) * pool.spec.page_size, pool.spec.name,
-                           pool.spec.window, table.first * pool.spec.page_size)};
+  return Error{
+      ErrorCode::kUnsupported,
+      fmt::format("length {} needs keys from {} on in KV pool '{}' (window {}), which starts at {}",
+                  length, first_needed_page(pool.spec, length) * pool.spec.page_size,
+                  pool.spec.name, pool.spec.window, table.first * pool.spec.page_size)};
 }
 
 }  // namespace
@@ -82,13 +85,15 @@ struct Cache::State {
   }
 
   void release_from(Pool& pool, Table& table, std::int64_t logical) const {
-    for (std::int64_t i = std::max(logical, table.first); i < table.count(); ++i) release(pool, table.at(i));
+    for (std::int64_t i = std::max(logical, table.first); i < table.count(); ++i)
+      release(pool, table.at(i));
     if (logical < table.count()) table.pages.resize(static_cast<std::size_t>(logical));
     if (logical == 0) table.first = 0;
   }
 
   /// Pages that `rows` more rows take out of the pool.
-  static std::int64_t pages_needed(const Pool& pool, const Table& table, std::int64_t length, std::int64_t rows) {
+  static std::int64_t pages_needed(const Pool& pool, const Table& table, std::int64_t length,
+                                   std::int64_t rows) {
     if (rows == 0) return 0;
     const std::int64_t fresh = ceil_div(length + rows, pool.spec.page_size) - table.count();
     return std::max<std::int64_t>(0, fresh) + (writes_shared_page(pool, table, length) ? 1 : 0);
@@ -131,13 +136,15 @@ Result<Cache> Cache::create(std::vector<PoolSpec> specs, const CacheOptions& opt
   for (const PoolSpec& spec : specs) {
     if (Status status = validate(spec); !status) return status.error();
     const std::int64_t bytes = pool_bytes(spec);
-    if (__builtin_add_overflow(total, bytes, &total)) total = std::numeric_limits<std::int64_t>::max();
-    per_pool += fmt::format("{}'{}' {} ({} pages)", per_pool.empty() ? "" : ", ", spec.name, bytes_text(bytes),
-                            spec.pages);
+    if (__builtin_add_overflow(total, bytes, &total))
+      total = std::numeric_limits<std::int64_t>::max();
+    per_pool += fmt::format("{}'{}' {} ({} pages)", per_pool.empty() ? "" : ", ", spec.name,
+                            bytes_text(bytes), spec.pages);
   }
   if (total > options.budget_bytes) {
-    return Error{ErrorCode::kNoMemory, fmt::format("the KV cache needs {}: {}; the budget is {}", bytes_text(total),
-                                                   per_pool, bytes_text(options.budget_bytes))};
+    return Error{ErrorCode::kNoMemory,
+                 fmt::format("the KV cache needs {}: {}; the budget is {}", bytes_text(total),
+                             per_pool, bytes_text(options.budget_bytes))};
   }
   state->pools.reserve(specs.size());
   for (PoolSpec& spec : specs) {
@@ -169,12 +176,14 @@ Status Cache::reserve(SequenceId id, std::int64_t rows) {
   Sequence& sequence = state_->find(id);
   for (std::size_t p = 0; p < state_->pools.size(); ++p) {
     const Pool& pool = state_->pools[p];
-    const std::int64_t needed = State::pages_needed(pool, sequence.tables[p], sequence.length, rows);
+    const std::int64_t needed =
+        State::pages_needed(pool, sequence.tables[p], sequence.length, rows);
     if (needed > pool.pages.free_pages()) {
       return Error{ErrorCode::kNoMemory,
-                   fmt::format("KV pool '{}' has {} of {} pages free ({} tokens each), {} more rows at length {} need {}",
-                               pool.spec.name, pool.pages.free_pages(), pool.spec.pages, pool.spec.page_size, rows,
-                               sequence.length, needed)};
+                   fmt::format("KV pool '{}' has {} of {} pages free ({} tokens each), {} more "
+                               "rows at length {} need {}",
+                               pool.spec.name, pool.pages.free_pages(), pool.spec.pages,
+                               pool.spec.page_size, rows, sequence.length, needed)};
     }
   }
   for (std::size_t p = 0; p < state_->pools.size(); ++p) {
@@ -206,8 +215,8 @@ void Cache::commit(SequenceId id, std::int64_t rows) {
   for (std::size_t p = 0; p < state_->pools.size(); ++p) {
     Pool& pool = state_->pools[p];
     Table& table = sequence.tables[p];
-    for (const std::int64_t needed = first_needed_page(pool.spec, sequence.length); table.first < needed;
-         ++table.first) {
+    for (const std::int64_t needed = first_needed_page(pool.spec, sequence.length);
+         table.first < needed; ++table.first) {
       state_->release(pool, std::exchange(table.at(table.first), -1));
     }
   }
@@ -247,7 +256,8 @@ Result<SequenceId> Cache::share_prefix(SequenceId from, std::int64_t tokens) {
       refusal = window_gone(pool, source, tokens);
     } else if (partial && pool.pages.free_pages() == 0) {
       refusal = {ErrorCode::kNoMemory,
-                 fmt::format("KV pool '{}' has none of {} pages free, sharing {} tokens needs one for the last partial "
+                 fmt::format("KV pool '{}' has none of {} pages free, sharing {} tokens needs one "
+                             "for the last partial "
                              "page",
                              pool.spec.name, pool.spec.pages, tokens)};
     }
@@ -284,7 +294,9 @@ View Cache::view(int pool, int layer) const {
 
 int Cache::pools() const { return static_cast<int>(state_->pools.size()); }
 
-const PoolSpec& Cache::spec(int pool) const { return state_->pools.at(static_cast<std::size_t>(pool)).spec; }
+const PoolSpec& Cache::spec(int pool) const {
+  return state_->pools.at(static_cast<std::size_t>(pool)).spec;
+}
 
 int Cache::sequences() const { return static_cast<int>(state_->sequences.size()); }
 
@@ -305,25 +317,29 @@ std::int64_t Cache::bytes() const {
 
 std::int64_t Cache::touched_bytes() const {
   std::int64_t total = 0;
-  for (const Pool& pool : state_->pools) total += pool.pages.touched_pages() * page_bytes(pool.spec);
+  for (const Pool& pool : state_->pools)
+    total += pool.pages.touched_pages() * page_bytes(pool.spec);
   return total;
 }
 
-std::string Cache::State::check_table(const Pool& pool, const Sequence& sequence, const Table& table,
+std::string Cache::State::check_table(const Pool& pool, const Sequence& sequence,
+                                      const Table& table,
                                       std::vector<std::int32_t>& counted) const {
   const PoolSpec& spec = pool.spec;
   const std::int64_t end = sequence.length + sequence.reserved;
   if (table.count() < ceil_div(end, spec.page_size)) {
     return fmt::format("table of {} pages does not cover {} positions", table.count(), end);
   }
-  if (table.first > table.count() || (sequence.length > 0 && table.first != first_needed_page(spec, sequence.length))) {
+  if (table.first > table.count() ||
+      (sequence.length > 0 && table.first != first_needed_page(spec, sequence.length))) {
     return fmt::format("first held page is {}, length {} needs {}", table.first, sequence.length,
                        first_needed_page(spec, sequence.length));
   }
-  const std::int64_t bound = pages_per_sequence(spec, std::numeric_limits<std::int64_t>::max(), options.max_rows);
+  const std::int64_t bound =
+      pages_per_sequence(spec, std::numeric_limits<std::int64_t>::max(), options.max_rows);
   if (spec.window > 0 && table.count() - table.first > bound) {
-    return fmt::format("{} pages held, window {} and {} rows allow {}", table.count() - table.first, spec.window,
-                       options.max_rows, bound);
+    return fmt::format("{} pages held, window {} and {} rows allow {}", table.count() - table.first,
+                       spec.window, options.max_rows, bound);
   }
   for (std::int64_t i = 0; i < table.count(); ++i) {
     const std::int32_t page = table.at(i);
@@ -331,7 +347,8 @@ std::string Cache::State::check_table(const Pool& pool, const Sequence& sequence
       if (page != -1) return fmt::format("page {} before the window is not given back", i);
       continue;
     }
-    if (page < 0 || page >= spec.pages) return fmt::format("logical page {} is {}, outside the pool", i, page);
+    if (page < 0 || page >= spec.pages)
+      return fmt::format("logical page {} is {}, outside the pool", i, page);
     if (i * spec.page_size >= sequence.length && pool.pages.references(page) != 1) {
       return fmt::format("logical page {} holds no committed row, but is shared", i);
     }
@@ -346,19 +363,21 @@ std::string Cache::check_integrity() const {
     std::vector<std::int32_t> counted(static_cast<std::size_t>(pool.spec.pages), 0);
     for (const auto& [id, sequence] : state_->sequences) {
       const std::string wrong = state_->check_table(pool, sequence, sequence.tables[p], counted);
-      if (!wrong.empty()) return fmt::format("pool '{}', sequence {}: {}", pool.spec.name, id, wrong);
+      if (!wrong.empty())
+        return fmt::format("pool '{}', sequence {}: {}", pool.spec.name, id, wrong);
     }
     std::int32_t used = 0;
     for (std::int32_t page = 0; page < pool.spec.pages; ++page) {
       const std::int32_t count = counted[static_cast<std::size_t>(page)];
       used += count > 0 ? 1 : 0;
       if (count != pool.pages.references(page)) {
-        return fmt::format("pool '{}': page {} is referenced {} times, counted {}", pool.spec.name, page, count,
-                           pool.pages.references(page));
+        return fmt::format("pool '{}': page {} is referenced {} times, counted {}", pool.spec.name,
+                           page, count, pool.pages.references(page));
       }
     }
     if (used != pool.pages.used_pages()) {
-      return fmt::format("pool '{}': {} pages used, counted {}", pool.spec.name, used, pool.pages.used_pages());
+      return fmt::format("pool '{}': {} pages used, counted {}", pool.spec.name, used,
+                         pool.pages.used_pages());
     }
   }
   return {};

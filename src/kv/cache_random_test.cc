@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random operations against a shadow that knows what every position must hold. Freed and unwritten pages are NaN, so
-// a row that landed on a wrong page, or a page that was given back too early, shows at the next comparison.
+// Random operations against a shadow that knows what every position must hold. Freed and unwritten
+// pages are NaN, so a row that landed on a wrong page, or a page that was given back too early,
+// shows at the next comparison.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -30,9 +31,14 @@ class Play {
     const Layout layouts[] = {Layout::kTiled16, Layout::kTokenMajor, Layout::kHeadMajor};
     std::vector<PoolSpec> specs;
     for (const int window : {0, below(3) == 0 ? 1 : 1 + below(100), 0}) {
-      PoolSpec spec{.name = window > 0 ? "sliding" : "global", .layers = 1 + below(2), .kv_heads = 1 + below(2),
-                    .head_dim = 8 + 8 * below(2), .window = window, .type = KvType::kF32,
-                    .layout = layouts[below(3)], .page_size = page_sizes[below(4)]};
+      PoolSpec spec{.name = window > 0 ? "sliding" : "global",
+                    .layers = 1 + below(2),
+                    .kv_heads = 1 + below(2),
+                    .head_dim = 8 + 8 * below(2),
+                    .window = window,
+                    .type = KvType::kF32,
+                    .layout = layouts[below(3)],
+                    .page_size = page_sizes[below(4)]};
       spec.pages = 2 + below(600 / spec.page_size);
       specs.push_back(spec);
     }
@@ -65,7 +71,8 @@ class Play {
       for (int pool = 0; pool < cache_->pools(); ++pool) {
         const int window = cache_->spec(pool).window;
         const std::int64_t first = window > 0 ? std::max<std::int64_t>(0, length - window) : 0;
-        for (std::int64_t p = first; p < length; ++p) check_position(id, pool, p, shadow.rows[static_cast<std::size_t>(p)]);
+        for (std::int64_t p = first; p < length; ++p)
+          check_position(id, pool, p, shadow.rows[static_cast<std::size_t>(p)]);
       }
     }
     check_free_pages();
@@ -140,7 +147,8 @@ class Play {
   bool holds_window(SequenceId id, int pool, std::int64_t length) const {
     const PoolSpec& spec = cache_->spec(pool);
     if (length == 0 || spec.window == 0) return true;
-    return cache_->table(id, pool).pages[std::max<std::int64_t>(0, length - spec.window) / spec.page_size] >= 0 ||
+    return cache_->table(id, pool)
+                   .pages[std::max<std::int64_t>(0, length - spec.window) / spec.page_size] >= 0 ||
            length - spec.window >= cache_->length(id);
   }
 
@@ -163,8 +171,10 @@ class Play {
     const int head = static_cast<int>(position) % spec.kv_heads;
     const int d = static_cast<int>(position * 5) % spec.head_dim;
     const View view = cache_->view(pool, layer);
-    ASSERT_EQ(read_k(view, table, position, head, d), element(row, pool, layer, head, d, false)) << position;
-    ASSERT_EQ(read_v(view, table, position, head, d), element(row, pool, layer, head, d, true)) << position;
+    ASSERT_EQ(read_k(view, table, position, head, d), element(row, pool, layer, head, d, false))
+        << position;
+    ASSERT_EQ(read_v(view, table, position, head, d), element(row, pool, layer, head, d, true))
+        << position;
   }
 
   /// A page that no table names is NaN, or zero because nobody ever had it.
@@ -201,7 +211,8 @@ TEST(CacheRandom, EveryVisibleRowIsWhereItWasWrittenAfterAnySequenceOfOperations
     }
     refusals += play.refusals();
   }
-  EXPECT_GT(refusals, 100);  // the pools are small enough that running out of pages is part of the play
+  EXPECT_GT(refusals,
+            100);  // the pools are small enough that running out of pages is part of the play
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kv/cache.h"
 
-#include <cmath>
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -20,10 +20,20 @@ using ::testing::IsEmpty;
 constexpr int kPage = 16;
 
 PoolSpec global(int pages) {
-  return {.name = "global", .layers = 2, .kv_heads = 1, .head_dim = 64, .page_size = kPage, .pages = pages};
+  return {.name = "global",
+          .layers = 2,
+          .kv_heads = 1,
+          .head_dim = 64,
+          .page_size = kPage,
+          .pages = pages};
 }
 PoolSpec sliding(int pages, int window) {
-  return {.name = "sliding", .layers = 2, .kv_heads = 1, .head_dim = 64, .window = window, .page_size = kPage,
+  return {.name = "sliding",
+          .layers = 2,
+          .kv_heads = 1,
+          .head_dim = 64,
+          .window = window,
+          .page_size = kPage,
           .pages = pages};
 }
 
@@ -32,9 +42,11 @@ Cache make(std::vector<PoolSpec> specs, int max_rows = 64) {
 }
 
 /// Writes `value` into every element of the rows, layer 0.
-void fill(Cache& cache, SequenceId id, int pool, std::int64_t position, std::int64_t rows, float value) {
+void fill(Cache& cache, SequenceId id, int pool, std::int64_t position, std::int64_t rows,
+          float value) {
   const std::vector<float> row(64, value);
-  write_rows(cache.view(pool, 0), cache.table(id, pool), position, rows, {row.data(), row.data(), 0, 0});
+  write_rows(cache.view(pool, 0), cache.table(id, pool), position, rows,
+             {row.data(), row.data(), 0, 0});
 }
 
 float at(const Cache& cache, SequenceId id, int pool, std::int64_t position) {
@@ -67,7 +79,8 @@ TEST(Cache, AnAbsurdPoolIsRefusedNotCrashed) {
 }
 
 TEST(Cache, LargePoolsCostNothingUntilTheyAreUsed) {
-  Cache cache = Cache::create({global(1 << 22)}, {.poison = false}).value();  // 32 GiB of address space
+  Cache cache =
+      Cache::create({global(1 << 22)}, {.poison = false}).value();  // 32 GiB of address space
   const SequenceId id = cache.create_sequence();
   EXPECT_EQ(cache.touched_bytes(), 0);
   grow(cache, id, 100);

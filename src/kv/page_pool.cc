@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear scans over reference counts: they run when a sequence starts or meets a neighbour, not per step, and take
-// microseconds for the pools that fit into a machine.
+// Linear scans over reference counts: they run when a sequence starts or meets a neighbour, not per
+// step, and take microseconds for the pools that fit into a machine.
 #include "kv/page_pool.h"
 
 #include "core/check.h"
@@ -19,7 +19,8 @@ std::int32_t PagePool::allocate(std::int32_t after) {
   if (after < 0 || page >= pages() || !is_free(page)) {
     page = placement_ == Placement::kCompact ? lowest_free() : in_longest_run();
   } else if (placement_ == Placement::kCompact && !touched_[static_cast<std::size_t>(page)]) {
-    page = lowest_free();  // a window that moves on reuses what it gave back instead of walking through the pool
+    page = lowest_free();  // a window that moves on reuses what it gave back instead of walking
+                           // through the pool
   }
   const auto index = static_cast<std::size_t>(page);
   references_[index] = 1;

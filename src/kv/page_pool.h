@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which pages of a pool are free and how often each of the others is referenced. Numbers only: memory belongs to
-// storage.h, the meaning of a page to the page tables.
+// Which pages of a pool are free and how often each of the others is referenced. Numbers only:
+// memory belongs to storage.h, the meaning of a page to the page tables.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@ namespace segue::kv {
 
 /// Where a page goes whose predecessor has no free neighbour.
 enum class Placement : std::uint8_t {
-  kSpread,   // into the middle of the longest free run: sequences that grow keep room to stay contiguous
+  kSpread,   // into the middle of the longest free run: sequences that grow keep room to stay
+             // contiguous
   kCompact,  // lowest free page: windows are short, few touched pages matter more than long runs
 };
 
@@ -18,7 +19,8 @@ class PagePool {
  public:
   PagePool(int pages, Placement placement);
 
-  /// A free page with one reference, `after` + 1 when that is free (`after` = -1: no predecessor); -1: none is free.
+  /// A free page with one reference, `after` + 1 when that is free (`after` = -1: no predecessor);
+  /// -1: none is free.
   std::int32_t allocate(std::int32_t after);
   void retain(std::int32_t page);
   /// Drops one reference; true when the page is free now.

@@ -22,25 +22,33 @@ std::int64_t plus(std::int64_t a, std::int64_t b) {
   return __builtin_add_overflow(a, b, &sum) ? kMax : sum;
 }
 
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+  return a / b + (a % b != 0 ? 1 : 0);
+}
 
-Status require(bool holds, const PoolSpec& spec, std::string_view field, std::int64_t found, std::string_view allowed) {
+Status require(bool holds, const PoolSpec& spec, std::string_view field, std::int64_t found,
+               std::string_view allowed) {
   if (holds) return {};
-  return Error{ErrorCode::kUsage, fmt::format("KV pool '{}': {} is {}, allowed is {}", spec.name, field, found, allowed)};
+  return Error{ErrorCode::kUsage, fmt::format("KV pool '{}': {} is {}, allowed is {}", spec.name,
+                                              field, found, allowed)};
 }
 
 std::int64_t pages_for(const PoolSpec& spec, const Demand& demand, std::int64_t tokens) {
   return times(pages_per_sequence(spec, tokens, demand.max_rows), demand.sequences);
 }
 
-std::int64_t bytes_for(const std::vector<PoolSpec>& specs, const Demand& demand, std::int64_t tokens) {
+std::int64_t bytes_for(const std::vector<PoolSpec>& specs, const Demand& demand,
+                       std::int64_t tokens) {
   std::int64_t total = 0;
-  for (const PoolSpec& spec : specs) total = plus(total, times(pages_for(spec, demand, tokens), page_bytes(spec)));
+  for (const PoolSpec& spec : specs)
+    total = plus(total, times(pages_for(spec, demand, tokens), page_bytes(spec)));
   return total;
 }
 
-/// The largest length in [0, demand.tokens] whose pools fit into the budget; need never falls as length grows.
-std::int64_t longest_fit(const std::vector<PoolSpec>& specs, const Demand& demand, std::int64_t budget_bytes) {
+/// The largest length in [0, demand.tokens] whose pools fit into the budget; need never falls as
+/// length grows.
+std::int64_t longest_fit(const std::vector<PoolSpec>& specs, const Demand& demand,
+                         std::int64_t budget_bytes) {
   std::int64_t fits = 0;
   std::int64_t too_long = demand.tokens;
   while (fits + 1 < too_long) {
@@ -75,8 +83,10 @@ Status validate(const PoolSpec& spec) {
       {"pages", spec.pages, 0, std::numeric_limits<int>::max(), 1, "0 or more"},
   };
   for (const auto& rule : rules) {
-    const bool holds = rule.value >= rule.lowest && rule.value <= rule.highest && rule.value % rule.multiple == 0;
-    if (Status status = require(holds, spec, rule.field, rule.value, rule.allowed); !status) return status;
+    const bool holds =
+        rule.value >= rule.lowest && rule.value <= rule.highest && rule.value % rule.multiple == 0;
+    if (Status status = require(holds, spec, rule.field, rule.value, rule.allowed); !status)
+      return status;
   }
   return {};
 }
@@ -89,7 +99,9 @@ std::int64_t page_bytes_per_layer(const PoolSpec& spec) {
   return (k_tokens + spec.page_size) * row_bytes * spec.kv_heads;
 }
 
-std::int64_t page_bytes(const PoolSpec& spec) { return times(page_bytes_per_layer(spec), spec.layers); }
+std::int64_t page_bytes(const PoolSpec& spec) {
+  return times(page_bytes_per_layer(spec), spec.layers);
+}
 
 std::int64_t pool_bytes(const PoolSpec& spec) { return times(page_bytes(spec), spec.pages); }
 
@@ -99,14 +111,17 @@ std::int64_t pages_per_sequence(const PoolSpec& spec, std::int64_t tokens, int m
   return std::min(all, ceil_div(std::int64_t{spec.window} + max_rows, spec.page_size) + 1);
 }
 
-Result<std::vector<PoolSpec>> size_pools(std::vector<PoolSpec> specs, const Demand& demand, std::int64_t budget_bytes) {
+Result<std::vector<PoolSpec>> size_pools(std::vector<PoolSpec> specs, const Demand& demand,
+                                         std::int64_t budget_bytes) {
   for (const PoolSpec& spec : specs) {
     if (Status status = validate(spec); !status) return status.error();
   }
   if (demand.sequences < 1 || demand.tokens < 1 || demand.max_rows < 1) {
-    return Error{ErrorCode::kUsage,
-                 fmt::format("a KV cache for {} sequences of {} tokens in blocks of {} rows: all must be at least 1",
-                             demand.sequences, demand.tokens, demand.max_rows)};
+    return Error{
+        ErrorCode::kUsage,
+        fmt::format(
+            "a KV cache for {} sequences of {} tokens in blocks of {} rows: all must be at least 1",
+            demand.sequences, demand.tokens, demand.max_rows)};
   }
   const std::int64_t need = bytes_for(specs, demand, demand.tokens);
   std::string per_pool;
@@ -114,16 +129,19 @@ Result<std::vector<PoolSpec>> size_pools(std::vector<PoolSpec> specs, const Dema
   for (PoolSpec& spec : specs) {
     const std::int64_t pages = pages_for(spec, demand, demand.tokens);
     too_many_pages |= pages > std::numeric_limits<std::int32_t>::max();
-    per_pool += fmt::format("{}'{}' {} ({} pages of {} tokens, {} layers)", per_pool.empty() ? "" : ", ", spec.name,
-                            bytes_text(times(pages, page_bytes(spec))), pages, spec.page_size, spec.layers);
-    spec.pages = static_cast<int>(std::min<std::int64_t>(pages, std::numeric_limits<std::int32_t>::max()));
+    per_pool += fmt::format(
+        "{}'{}' {} ({} pages of {} tokens, {} layers)", per_pool.empty() ? "" : ", ", spec.name,
+        bytes_text(times(pages, page_bytes(spec))), pages, spec.page_size, spec.layers);
+    spec.pages =
+        static_cast<int>(std::min<std::int64_t>(pages, std::numeric_limits<std::int32_t>::max()));
   }
   if (need > budget_bytes || too_many_pages) {
     return Error{ErrorCode::kNoMemory,
-                 fmt::format("the KV cache for {} sequence(s) of {} tokens needs {}: {}; the budget is {}, enough for "
+                 fmt::format("the KV cache for {} sequence(s) of {} tokens needs {}: {}; the "
+                             "budget is {}, enough for "
                              "{} tokens per sequence",
-                             demand.sequences, demand.tokens, bytes_text(need), per_pool, bytes_text(budget_bytes),
-                             longest_fit(specs, demand, budget_bytes))};
+                             demand.sequences, demand.tokens, bytes_text(need), per_pool,
+                             bytes_text(budget_bytes), longest_fit(specs, demand, budget_bytes))};
   }
   return specs;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many pages and bytes a KV cache needs, worked out before anything is allocated: pools are sized at start, and
-// what does not fit is refused with the numbers. Pure arithmetic, overflow-safe.
+// How many pages and bytes a KV cache needs, worked out before anything is allocated: pools are
+// sized at start, and what does not fit is refused with the numbers. Pure arithmetic,
+// overflow-safe.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +14,12 @@
 
 namespace segue::kv {
 
-/// Tokens of a page unless the caller chooses: one smallest attention unit, 64 KiB of K and V at head_dim 256 in bf16.
+/// Tokens of a page unless the caller chooses: one smallest attention unit, 64 KiB of K and V at
+/// head_dim 256 in bf16.
 inline constexpr int kDefaultPageSize = 64;
 
-/// One pool: all layers that share (kv heads, head dim, type, window, layout). A page id is valid for all its layers.
+/// One pool: all layers that share (kv heads, head dim, type, window, layout). A page id is valid
+/// for all its layers.
 struct PoolSpec {
   std::string name;  // for messages and reports: "global", "sliding"
   int layers = 0;
@@ -33,28 +36,31 @@ struct PoolSpec {
 struct Demand {
   int sequences = 1;
   std::int64_t tokens = 0;  // largest length of a sequence, generated tokens and drafts included
-  int max_rows = 1;         // largest block of rows in flight per sequence: the prefill chunk or 1 + k
+  int max_rows = 1;  // largest block of rows in flight per sequence: the prefill chunk or 1 + k
 };
 
-/// Refuses what no pool can have: counts out of range, a page size or head dim that is no multiple of 8.
+/// Refuses what no pool can have: counts out of range, a page size or head dim that is no multiple
+/// of 8.
 Status validate(const PoolSpec& spec);
 
 /// "640 bytes", "96.0 MiB", "20.0 GiB": sizes in messages.
 std::string bytes_text(std::int64_t bytes);
 
-/// Bytes of one page in one layer, K and V of all kv heads; in all layers of the pool; of all pages. Saturates
-/// instead of overflowing.
+/// Bytes of one page in one layer, K and V of all kv heads; in all layers of the pool; of all
+/// pages. Saturates instead of overflowing.
 std::int64_t page_bytes_per_layer(const PoolSpec& spec);
 std::int64_t page_bytes(const PoolSpec& spec);
 std::int64_t pool_bytes(const PoolSpec& spec);
 
-/// Largest number of pages that one sequence holds in this pool. For a windowed pool: the window, the block in flight
-/// and one page, because neither end is aligned.
+/// Largest number of pages that one sequence holds in this pool. For a windowed pool: the window,
+/// the block in flight and one page, because neither end is aligned.
 std::int64_t pages_per_sequence(const PoolSpec& spec, std::int64_t tokens, int max_rows);
 
-/// Fills `pages` of every spec for `demand` and returns the specs. kNoMemory when all pools together exceed
-/// `budget_bytes`; the message has the need per pool, the budget and the longest length that would fit.
-Result<std::vector<PoolSpec>> size_pools(std::vector<PoolSpec> specs, const Demand& demand,
-                                         std::int64_t budget_bytes = std::numeric_limits<std::int64_t>::max());
+/// Fills `pages` of every spec for `demand` and returns the specs. kNoMemory when all pools
+/// together exceed `budget_bytes`; the message has the need per pool, the budget and the longest
+/// length that would fit.
+Result<std::vector<PoolSpec>> size_pools(
+    std::vector<PoolSpec> specs, const Demand& demand,
+    std::int64_t budget_bytes = std::numeric_limits<std::int64_t>::max());
 
 }  // namespace segue::kv

@@ -10,14 +10,19 @@ namespace {
 using ::testing::HasSubstr;
 
 PoolSpec spec(int window, int page_size) {
-  return {.name = window > 0 ? "sliding" : "global", .layers = 3, .kv_heads = 1, .head_dim = 256, .window = window,
+  return {.name = window > 0 ? "sliding" : "global",
+          .layers = 3,
+          .kv_heads = 1,
+          .head_dim = 256,
+          .window = window,
           .page_size = page_size};
 }
 
 TEST(Sizing, BytesCountKAndVOfAllHeadsAndTilePadding) {
   EXPECT_EQ(page_bytes_per_layer(spec(0, 64)), 64 * 256 * 2 * 2);
   EXPECT_EQ(page_bytes(spec(0, 64)), 3 * 64 * 256 * 2 * 2);
-  EXPECT_EQ(page_bytes_per_layer(spec(0, 24)), (32 + 24) * 256 * 2);  // K of a tiled page fills whole tiles
+  EXPECT_EQ(page_bytes_per_layer(spec(0, 24)),
+            (32 + 24) * 256 * 2);  // K of a tiled page fills whole tiles
   PoolSpec natural = spec(0, 24);
   natural.layout = Layout::kTokenMajor;
   natural.type = KvType::kF32;
@@ -34,7 +39,8 @@ TEST(Sizing, AWindowNeedsItselfTheBlockInFlightAndOnePage) {
 }
 
 TEST(Sizing, FillsPagesForEverySequence) {
-  const auto sized = size_pools({spec(0, 64), spec(512, 64)}, {.sequences = 4, .tokens = 1000, .max_rows = 64});
+  const auto sized =
+      size_pools({spec(0, 64), spec(512, 64)}, {.sequences = 4, .tokens = 1000, .max_rows = 64});
   ASSERT_TRUE(sized.ok());
   EXPECT_EQ((*sized)[0].pages, 4 * 16);
   EXPECT_EQ((*sized)[1].pages, 4 * 10);
@@ -42,21 +48,26 @@ TEST(Sizing, FillsPagesForEverySequence) {
 
 TEST(Sizing, RefusesOverBudgetWithTheNumbersAndWhatWouldFit) {
   const std::int64_t budget = 10 * page_bytes(spec(0, 64));
-  const auto sized = size_pools({spec(0, 64)}, {.sequences = 2, .tokens = 1000, .max_rows = 64}, budget);
+  const auto sized =
+      size_pools({spec(0, 64)}, {.sequences = 2, .tokens = 1000, .max_rows = 64}, budget);
   ASSERT_FALSE(sized.ok());
   EXPECT_EQ(sized.error().code, ErrorCode::kNoMemory);
   EXPECT_THAT(sized.error().message, HasSubstr("'global'"));
   EXPECT_THAT(sized.error().message, HasSubstr("32 pages of 64 tokens"));
   EXPECT_THAT(sized.error().message, HasSubstr("enough for 320 tokens per sequence"));
-  EXPECT_TRUE(size_pools({spec(0, 64)}, {.sequences = 2, .tokens = 320, .max_rows = 64}, budget).ok());
+  EXPECT_TRUE(
+      size_pools({spec(0, 64)}, {.sequences = 2, .tokens = 320, .max_rows = 64}, budget).ok());
 }
 
 TEST(Sizing, AbsurdNumbersAreRefusedWithoutOverflow) {
-  const auto sized = size_pools({spec(0, 8)}, {.sequences = 2147483647, .tokens = 9223372036854775807, .max_rows = 1});
+  const auto sized = size_pools(
+      {spec(0, 8)}, {.sequences = 2147483647, .tokens = 9223372036854775807, .max_rows = 1});
   ASSERT_FALSE(sized.ok());
   EXPECT_EQ(sized.error().code, ErrorCode::kNoMemory);
-  EXPECT_EQ(size_pools({spec(0, 64)}, {.sequences = 0, .tokens = 1}).error().code, ErrorCode::kUsage);
-  EXPECT_EQ(size_pools({spec(0, 64)}, {.sequences = 1, .tokens = 0}).error().code, ErrorCode::kUsage);
+  EXPECT_EQ(size_pools({spec(0, 64)}, {.sequences = 0, .tokens = 1}).error().code,
+            ErrorCode::kUsage);
+  EXPECT_EQ(size_pools({spec(0, 64)}, {.sequences = 1, .tokens = 0}).error().code,
+            ErrorCode::kUsage);
 }
 
 TEST(Sizing, RefusesImpossiblePools) {
@@ -66,7 +77,8 @@ TEST(Sizing, RefusesImpossiblePools) {
     EXPECT_EQ(status.error().code, ErrorCode::kUsage);
     EXPECT_THAT(status.error().message, HasSubstr("page size"));
   }
-  for (const int page_size : {8, 16, 64, 544, 784, 1056, 1072}) EXPECT_TRUE(validate(spec(0, page_size)).ok());
+  for (const int page_size : {8, 16, 64, 544, 784, 1056, 1072})
+    EXPECT_TRUE(validate(spec(0, page_size)).ok());
   EXPECT_FALSE(validate(spec(-1, 16)).ok());
   PoolSpec bad = spec(0, 16);
   bad.head_dim = 100;

@@ -51,22 +51,25 @@ Result<Storage> Storage::create(const PoolSpec& spec) {
   if (bytes == 0) return storage;
   const std::int64_t slack = bytes >= kHugePage ? kHugePage : 0;
   if (bytes > std::numeric_limits<std::int64_t>::max() - kHugePage) {
-    return Error{ErrorCode::kNoMemory, fmt::format("KV pool '{}' of {} pages is larger than an address space",
-                                                   spec.name, spec.pages)};
+    return Error{ErrorCode::kNoMemory,
+                 fmt::format("KV pool '{}' of {} pages is larger than an address space", spec.name,
+                             spec.pages)};
   }
   storage.layer_stride_ = storage.first_layer_.page_stride * spec.pages;
   const auto mapping_bytes = static_cast<std::size_t>(bytes + slack);
-  void* mapping =
-      mmap(nullptr, mapping_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* mapping = mmap(nullptr, mapping_bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) {
-    return Error{ErrorCode::kNoMemory, fmt::format("KV pool '{}': the system refused {} ({})", spec.name,
-                                                   bytes_text(bytes), std::strerror(errno))};
+    return Error{ErrorCode::kNoMemory,
+                 fmt::format("KV pool '{}': the system refused {} ({})", spec.name,
+                             bytes_text(bytes), std::strerror(errno))};
   }
   storage.mapping_ = mapping;
   storage.mapping_bytes_ = mapping_bytes;
   std::byte* base = static_cast<std::byte*>(mapping);
   if (slack > 0) {
-    const auto misaligned = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(base) % kHugePage);
+    const auto misaligned =
+        static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(base) % kHugePage);
     if (misaligned != 0) base += kHugePage - misaligned;
     madvise(base, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);  // a wish: small pages work too
   }
@@ -111,7 +114,8 @@ void Storage::poison_page(std::int32_t page) const {
   for (int layer = 0; layer < layers_; ++layer) {
     const View pages = view(layer);
     // All bits set is a NaN in every floating-point type.
-    std::memset(pages.k + page * pages.page_stride, 0xff, static_cast<std::size_t>(pages.page_stride));
+    std::memset(pages.k + page * pages.page_stride, 0xff,
+                static_cast<std::size_t>(pages.page_stride));
   }
 }
 

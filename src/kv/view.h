@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a kernel sees one layer of a KV pool: plain structs, no ownership. The layout in memory belongs to the pool;
-// everything that reads or writes K and V rows goes through these strides.
+// How a kernel sees one layer of a KV pool: plain structs, no ownership. The layout in memory
+// belongs to the pool; everything that reads or writes K and V rows goes through these strides.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,10 @@ namespace segue::kv {
 
 /// Where the elements of a page lie. V is [token][head_dim] in all of them.
 enum class Layout : std::uint8_t {
-  kTiled16,     // K in tiles of 16 tokens, 16 keys are one vector; head-major pages. [tile][head_dim][16], but
-                // bf16 keeps two dims of a key together, [tile][head_dim / 2][16][2]: a 32-bit lane widens to two
-                // f32 values with one shift and one mask
+  // K in tiles of 16 tokens, 16 keys are one vector; head-major pages. [tile][head_dim][16], but bf16
+  // keeps two dims of a key together, [tile][head_dim / 2][16][2]: a 32-bit lane widens to two f32
+  // values with one shift and one mask.
+  kTiled16,
   kTokenMajor,  // [page][token][kv_head][head_dim]: caches of other engines ("NHD")
   kHeadMajor,   // [page][kv_head][token][head_dim] ("HND")
 };
@@ -43,7 +44,7 @@ struct View {
   int kv_heads = 0;
   int head_dim = 0;
   int page_size = 0;  // tokens, a multiple of 8; a tiled page holds ceil(page_size / 16) tiles of K
-  int pages = 0;      // physical pages in the pool; a page index outside [0, pages) is never followed
+  int pages = 0;  // physical pages in the pool; a page index outside [0, pages) is never followed
 
   /// Byte offset of K element (token-in-page t, dim d) from the start of a (page, head) block.
   constexpr std::int64_t k_offset(int t, int d) const {
@@ -51,7 +52,8 @@ struct View {
     if (layout == Layout::kTiled16) {
       const std::int64_t tile = std::int64_t{t / kTokenTile} * head_dim * kTokenTile;
       const int lane = t % kTokenTile;
-      const int within = type == KvType::kBF16 ? d / 2 * 2 * kTokenTile + lane * 2 + d % 2 : d * kTokenTile + lane;
+      const int within =
+          type == KvType::kBF16 ? d / 2 * 2 * kTokenTile + lane * 2 + d % 2 : d * kTokenTile + lane;
       return (tile + within) * bytes;
     }
     return t * token_stride + std::int64_t{d} * bytes;

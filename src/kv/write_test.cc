@@ -65,8 +65,14 @@ class WriteRows : public ::testing::TestWithParam<Case> {
   static constexpr int kPages = 5;
   WriteRows() {
     const Case& c = GetParam();
-    PoolSpec spec{.name = "test", .layers = 2, .kv_heads = c.kv_heads, .head_dim = c.head_dim, .type = c.type,
-                  .layout = c.layout, .page_size = c.page_size, .pages = kPages};
+    PoolSpec spec{.name = "test",
+                  .layers = 2,
+                  .kv_heads = c.kv_heads,
+                  .head_dim = c.head_dim,
+                  .type = c.type,
+                  .layout = c.layout,
+                  .page_size = c.page_size,
+                  .pages = kPages};
     storage_.emplace(Storage::create(spec).value());
     for (std::int32_t page = 0; page < kPages; ++page) storage_->poison_page(page);
   }
@@ -86,7 +92,8 @@ TEST_P(WriteRows, ReadBackWhatWasWrittenAndNothingElseChanges) {
   std::vector<float> v_shadow(k_shadow.size());
   const std::int64_t total = 3 * c.page_size;
   std::uint32_t seed = 1;
-  // Blocks over tile and page limits, single rows, an odd block; then some of the rows again, as after a rollback.
+  // Blocks over tile and page limits, single rows, an odd block; then some of the rows again, as
+  // after a rollback.
   std::int64_t position = 1;
   for (const std::int64_t count : {1, 7, 16, 33, 1, 5, 40}) {
     const std::int64_t rows = std::min(count, total - position);
@@ -97,8 +104,10 @@ TEST_P(WriteRows, ReadBackWhatWasWrittenAndNothingElseChanges) {
     for (std::int64_t row = 0; row < rows; ++row) {
       written[static_cast<std::size_t>(position + row)] = true;
       for (std::int64_t i = 0; i < width; ++i) {
-        k_shadow[static_cast<std::size_t>((position + row) * width + i)] = k[static_cast<std::size_t>(row * k_stride + i)];
-        v_shadow[static_cast<std::size_t>((position + row) * width + i)] = v[static_cast<std::size_t>(row * v_stride + i)];
+        k_shadow[static_cast<std::size_t>((position + row) * width + i)] =
+            k[static_cast<std::size_t>(row * k_stride + i)];
+        v_shadow[static_cast<std::size_t>((position + row) * width + i)] =
+            v[static_cast<std::size_t>(row * v_stride + i)];
       }
     }
     position += std::max<std::int64_t>(1, rows - 2);
@@ -109,12 +118,15 @@ TEST_P(WriteRows, ReadBackWhatWasWrittenAndNothingElseChanges) {
         const float k = read_k(view, table_, p, head, d);
         const float v = read_v(view, table_, p, head, d);
         if (!written[static_cast<std::size_t>(p)]) {
-          ASSERT_TRUE(std::isnan(k) && std::isnan(v)) << "position " << p << " head " << head << " dim " << d;
+          ASSERT_TRUE(std::isnan(k) && std::isnan(v))
+              << "position " << p << " head " << head << " dim " << d;
           continue;
         }
         const auto i = static_cast<std::size_t>(p * width + head * c.head_dim + d);
-        ASSERT_EQ(bits(k), bits(rounded(c.type, k_shadow[i]))) << "position " << p << " head " << head << " dim " << d;
-        ASSERT_EQ(bits(v), bits(rounded(c.type, v_shadow[i]))) << "position " << p << " head " << head << " dim " << d;
+        ASSERT_EQ(bits(k), bits(rounded(c.type, k_shadow[i])))
+            << "position " << p << " head " << head << " dim " << d;
+        ASSERT_EQ(bits(v), bits(rounded(c.type, v_shadow[i])))
+            << "position " << p << " head " << head << " dim " << d;
       }
     }
   }
@@ -126,7 +138,8 @@ TEST_P(WriteRows, ReadBackWhatWasWrittenAndNothingElseChanges) {
     }
   }
   const View other = storage_->view(0);
-  for (std::int64_t byte = 0; byte < kPages * other.page_stride; ++byte) ASSERT_EQ(other.k[byte], std::byte{0xff});
+  for (std::int64_t byte = 0; byte < kPages * other.page_stride; ++byte)
+    ASSERT_EQ(other.k[byte], std::byte{0xff});
 }
 
 TEST_P(WriteRows, ABlockAtOnceEqualsRowByRow) {
@@ -137,10 +150,13 @@ TEST_P(WriteRows, ABlockAtOnceEqualsRowByRow) {
   const std::vector<float> v = random_rows(rows * width, 12);
   write_rows(storage_->view(0), table_, 3, rows, {k.data(), v.data(), width, width});
   for (std::int64_t row = 0; row < rows; ++row) {
-    write_rows(storage_->view(1), table_, 3 + row, 1, {k.data() + row * width, v.data() + row * width, width, width});
+    write_rows(storage_->view(1), table_, 3 + row, 1,
+               {k.data() + row * width, v.data() + row * width, width, width});
   }
   const View view = storage_->view(0);
-  EXPECT_EQ(std::memcmp(view.k, storage_->view(1).k, static_cast<std::size_t>(kPages * view.page_stride)), 0);
+  EXPECT_EQ(
+      std::memcmp(view.k, storage_->view(1).k, static_cast<std::size_t>(kPages * view.page_stride)),
+      0);
 }
 
 TEST_P(WriteRows, TwoThreadsMayWriteNeighbouringRows) {
@@ -152,14 +168,17 @@ TEST_P(WriteRows, TwoThreadsMayWriteNeighbouringRows) {
   const View view = storage_->view(0);
   const auto write_every_second = [&](std::int64_t first) {
     for (std::int64_t row = first; row < rows; row += 2) {
-      write_rows(view, table_, row, 1, {k.data() + row * width, v.data() + row * width, width, width});
+      write_rows(view, table_, row, 1,
+                 {k.data() + row * width, v.data() + row * width, width, width});
     }
   };
   std::thread other(write_every_second, 1);
   write_every_second(0);
   other.join();
   write_rows(storage_->view(1), table_, 0, rows, {k.data(), v.data(), width, width});
-  EXPECT_EQ(std::memcmp(view.k, storage_->view(1).k, static_cast<std::size_t>(kPages * view.page_stride)), 0);
+  EXPECT_EQ(
+      std::memcmp(view.k, storage_->view(1).k, static_cast<std::size_t>(kPages * view.page_stride)),
+      0);
 }
 
 std::string case_name(const ::testing::TestParamInfo<Case>& param) {
@@ -173,28 +192,56 @@ std::string case_name(const ::testing::TestParamInfo<Case>& param) {
 INSTANTIATE_TEST_SUITE_P(Layouts, WriteRows, ::testing::ValuesIn(cases()), case_name);
 
 TEST(WriteRowsRounding, EqualsTheScalarConversionsOnEveryKindOfNumber) {
-  std::vector<float> values = {0.0f, -0.0f, 1.0f, -1.0f, 65504.0f, 65519.0f, 65520.0f, 1e6f, -1e6f, 3.4e38f,
-                               std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
-                               std::numeric_limits<float>::quiet_NaN(), 5.96e-8f, 2.98e-8f, 2.99e-8f, 6.1e-5f, 1e-40f,
-                               1e-45f, -1e-7f, std::bit_cast<float>(0x7f800001u), std::bit_cast<float>(0xffc12345u)};
+  std::vector<float> values = {0.0f,
+                               -0.0f,
+                               1.0f,
+                               -1.0f,
+                               65504.0f,
+                               65519.0f,
+                               65520.0f,
+                               1e6f,
+                               -1e6f,
+                               3.4e38f,
+                               std::numeric_limits<float>::infinity(),
+                               -std::numeric_limits<float>::infinity(),
+                               std::numeric_limits<float>::quiet_NaN(),
+                               5.96e-8f,
+                               2.98e-8f,
+                               2.99e-8f,
+                               6.1e-5f,
+                               1e-40f,
+                               1e-45f,
+                               -1e-7f,
+                               std::bit_cast<float>(0x7f800001u),
+                               std::bit_cast<float>(0xffc12345u)};
   std::mt19937 random(5);
-  while (values.size() % 4096 != 0) values.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(random())));
+  while (values.size() % 4096 != 0)
+    values.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(random())));
   for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kBF16}) {
-    PoolSpec spec{.name = "test", .layers = 1, .kv_heads = 1, .head_dim = 4096, .type = type, .page_size = 8, .pages = 1};
+    PoolSpec spec{.name = "test",
+                  .layers = 1,
+                  .kv_heads = 1,
+                  .head_dim = 4096,
+                  .type = type,
+                  .page_size = 8,
+                  .pages = 1};
     const Storage storage = Storage::create(spec).value();
     const std::int32_t page = 0;
     const PageTable table{&page, 1};
     write_rows(storage.view(0), table, 2, 1, {values.data(), values.data(), 4096, 4096});
     for (int d = 0; d < 4096; ++d) {
       const float expected = rounded(type, values[static_cast<std::size_t>(d)]);
-      ASSERT_EQ(bits(read_k(storage.view(0), table, 2, 0, d)), bits(expected)) << bits(values[static_cast<std::size_t>(d)]);
-      ASSERT_EQ(bits(read_v(storage.view(0), table, 2, 0, d)), bits(expected)) << bits(values[static_cast<std::size_t>(d)]);
+      ASSERT_EQ(bits(read_k(storage.view(0), table, 2, 0, d)), bits(expected))
+          << bits(values[static_cast<std::size_t>(d)]);
+      ASSERT_EQ(bits(read_v(storage.view(0), table, 2, 0, d)), bits(expected))
+          << bits(values[static_cast<std::size_t>(d)]);
     }
   }
 }
 
 TEST(WriteRowsDeathTest, APositionWithoutAPageStopsTheProgram) {
-  PoolSpec spec{.name = "test", .layers = 1, .kv_heads = 1, .head_dim = 64, .page_size = 16, .pages = 2};
+  PoolSpec spec{
+      .name = "test", .layers = 1, .kv_heads = 1, .head_dim = 64, .page_size = 16, .pages = 2};
   const Storage storage = Storage::create(spec).value();
   const std::int32_t pages[2] = {0, -1};
   const std::vector<float> row(64, 1.0f);
