@@ -13,7 +13,8 @@ namespace segue::kv {
 
 /// Where the elements of a page lie. V is [token][head_dim] in all of them.
 enum class Layout : std::uint8_t {
-  // K in tiles of 16 tokens, 16 keys are one vector; head-major pages. [tile][head_dim][16], but bf16
+  // K in tiles of 16 tokens, 16 keys are one vector; head-major pages. [tile][head_dim][16], but
+  // bf16
   // keeps two dims of a key together, [tile][head_dim / 2][16][2]: a 32-bit lane widens to two f32
   // values with one shift and one mask.
   kTiled16,
