@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// segue batch: requests from a JSON Lines file, completed in one engine at once; one line of JSON per request.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <fstream>
+
+#include "cli/commands.h"
+#include "cli/generation.h"
+#include "cli/terminal.h"
+#include "core/build.h"
+#include "core/file.h"
+#include "core/log.h"
+
+namespace segue::cli {
+namespace {
+
+/// One line of the requests file. Absent fields keep the defaults of the flags; unknown fields are refused.
+class LineReader {
+ public:
+  LineReader(const core::Json& json, std::int64_t line) : json_(json), line_(line) {}
+
+  Result<Request> read(Request defaults) {
+    Request request = std::move(defaults);
+    text("prompt", request.prompt);
+    tokens("prompt_tokens", request.prompt_tokens);
+    integer("n", request.max_tokens, -1, std::int64_t{1} << 30);
+    number("temperature", request.sampling.temperature);
+    integer("top_k", request.sampling.top_k, 0, 1 << 30);
+    number("top_p", request.sampling.top_p);
+    number("min_p", request.sampling.min_p);
+    number("repeat_penalty", request.sampling.repeat_penalty);
+    integer("repeat_last_n", request.sampling.repeat_last_n, -1, 1 << 30);
+    integer("seed", request.sampling.seed, 0, INT64_MAX);
+    integer("draft_tokens", request.draft_tokens, 0, 8);
+    boolean("ignore_eos", request.ignore_eos);
+    boolean("logits_hash", request.logits_hash);
+    boolean("parse_special", request.parse_special);
+    texts("stop", request.stop);
+    std::string spec;
+    text("spec", spec);
+    if (!spec.empty()) {
+      const Result<SpecMode> mode = parse_spec(spec);
+      if (mode.ok()) {
+        request.spec = *mode;
+      } else {
+        fail("spec", mode.error().message);
+      }
+    }
+    for (const auto& [key, value] : *json_.as_object()) {
+      if (std::find(known_.begin(), known_.end(), key) == known_.end()) {
+        fail(key, fmt::format("no such field; fields: {}", fmt::join(known_, ", ")));
+      }
+    }
+    if (!problem_.empty()) return Error{ErrorCode::kUsage, fmt::format("request on line {}: {}", line_, problem_)};
+    return request;
+  }
+
+ private:
+  const core::Json* field(std::string_view key) {
+    known_.emplace_back(key);
+    return json_.find(key);
+  }
+  void fail(std::string_view key, std::string_view what) {
+    if (problem_.empty()) problem_ = fmt::format("'{}': {}", key, what);
+  }
+  void text(std::string_view key, std::string& out) {
+    const core::Json* json = field(key);
+    if (json == nullptr) return;
+    if (json->as_string() == nullptr) return fail(key, "must be a string");
+    out = *json->as_string();
+  }
+  void boolean(std::string_view key, bool& out) {
+    const core::Json* json = field(key);
+    if (json == nullptr) return;
+    if (json->as_bool() == nullptr) return fail(key, "must be true or false");
+    out = *json->as_bool();
+  }
+  void number(std::string_view key, float& out) {
+    const core::Json* json = field(key);
+    double value = 0;
+    if (json == nullptr) return;
+    if (!json->as_double(value)) return fail(key, "must be a number");
+    out = static_cast<float>(value);
+  }
+  template <class T>
+  void integer(std::string_view key, T& out, std::int64_t low, std::int64_t high) {
+    const core::Json* json = field(key);
+    if (json == nullptr) return;
+    const std::int64_t* value = json->as_int();
+    if (value == nullptr || *value < low || *value > high) {
+      return fail(key, fmt::format("must be a whole number from {} to {}", low, high));
+    }
+    out = static_cast<T>(*value);
+  }
+  void tokens(std::string_view key, std::vector<std::int32_t>& out) {
+    const core::Json* json = field(key);
+    if (json == nullptr) return;
+    if (!json->is_array()) return fail(key, "must be an array of token ids");
+    for (const core::Json& item : *json->as_array()) {
+      const std::int64_t* value = item.as_int();
+      if (value == nullptr || *value < 0 || *value > INT32_MAX) return fail(key, "must be an array of token ids");
+      out.push_back(static_cast<std::int32_t>(*value));
+    }
+  }
+  void texts(std::string_view key, std::vector<std::string>& out) {
+    const core::Json* json = field(key);
+    if (json == nullptr) return;
+    if (!json->is_array()) return fail(key, "must be an array of strings");
+    out.clear();
+    for (const core::Json& item : *json->as_array()) {
+      if (item.as_string() == nullptr) return fail(key, "must be an array of strings");
+      out.push_back(*item.as_string());
+    }
+  }
+
+  const core::Json& json_;
+  std::int64_t line_;
+  std::vector<std::string> known_;
+  std::string problem_;
+};
+
+Result<std::vector<Request>> read_requests(const std::string& path, const Request& defaults) {
+  const Result<std::string> text = core::read_file(path);
+  if (!text.ok()) return text.error();
+  std::vector<Request> requests;
+  std::int64_t number = 0;
+  for (std::size_t begin = 0; begin < text->size();) {
+    const std::size_t end = std::min(text->find('\n', begin), text->size());
+    const std::string_view line = std::string_view(*text).substr(begin, end - begin);
+    begin = end + 1;
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    const Result<core::Json> json = core::Json::parse(line);
+    if (!json.ok()) {
+      return Error{ErrorCode::kInvalidFile, fmt::format("'{}' line {}: {}", path, number, json.error().message)};
+    }
+    if (!json->is_object()) {
+      return Error{ErrorCode::kInvalidFile, fmt::format("'{}' line {}: not a JSON object", path, number)};
+    }
+    Result<Request> request = LineReader(*json, number).read(defaults);
+    if (!request.ok()) return request.error();
+    requests.push_back(std::move(request).value());
+  }
+  return requests;
+}
+
+}  // namespace
+
+Status batch_command(int argc, const char* const* argv) {
+  EngineFlags flags;
+  RequestFlags defaults;
+  std::string path;
+  int parallel = 8;
+  Args args("batch", "Complete many requests at once; one line of JSON per request, in order, on standard output.",
+            {"segue batch -m model.gguf --requests requests.jsonl",
+             "echo '{\"prompt\": \"The sky is\", \"n\": 8}' | segue batch -m model.gguf --requests -"});
+  flags.declare(args);
+  args.text("--requests", path,
+            "JSON Lines: prompt or prompt_tokens, and any of n, temperature, top_k, top_p, min_p, repeat_penalty, "
+            "repeat_last_n, seed, spec, draft_tokens, stop, ignore_eos, logits_hash, parse_special (-: standard input)",
+            true)
+      .integer("--parallel", parallel, 1, 4096, "requests in flight at once");
+  defaults.declare(args);
+  const Result<bool> parsed = args.parse(argc, argv);
+  if (!parsed.ok()) return parsed.error();
+  if (!*parsed) return {};
+  if (flags.quiet) core::set_log_level(core::LogLevel::kQuiet);
+  const Result<std::vector<Request>> requests = read_requests(path, defaults.request());
+  if (!requests.ok()) return requests.error();
+  for (const std::string& file : {flags.json, flags.trace}) {
+    if (Status status = check_writable(file); !status.ok()) return status;
+  }
+  EngineOptions options = flags.options();
+  options.max_sequences = std::clamp(static_cast<int>(requests->size()), 1, parallel);
+  options.cancel = &interrupted();
+  options.load_progress = progress_bar("loading", flags.quiet);
+  std::ofstream trace;
+  if (!flags.trace.empty()) {
+    trace.open(flags.trace);
+    options.trace = [&trace](std::string_view line) { trace << line << '\n'; };
+  }
+  const Result<std::unique_ptr<Engine>> engine = Engine::create(options);
+  if (!engine.ok()) return engine.error();
+  core::log_info((*engine)->start_line());
+  core::Json all = core::Json::array();
+  const Error* first_error = nullptr;
+  const std::vector<Result<Completion>> completions = (*engine)->generate_batch(*requests);
+  for (std::size_t i = 0; i < completions.size(); ++i) {
+    core::Json json = core::Json::object();
+    if (completions[i].ok()) {
+      json = completion_json(*completions[i], (*engine)->load_s(), (*requests)[i].logits_hash);
+    } else {
+      json.set("error", completions[i].error().message);
+      if (first_error == nullptr) first_error = &completions[i].error();
+    }
+    fmt::print("{}\n", json.dump());
+    all.push(std::move(json));
+  }
+  core::Json document = core::Json::object();
+  core::Json settings = flags.settings();
+  settings.set("parallel", options.max_sequences).set("threads", (*engine)->threads());
+  document.set("completions", std::move(all)).set("settings", std::move(settings))
+      .set("machine", core::machine_json()).set("build", core::build_json());
+  if (Status status = write_json(flags.json, document); !status.ok()) return status;
+  if (trace.is_open() && !trace.flush()) return Error{ErrorCode::kIo, fmt::format("cannot write '{}'", flags.trace)};
+  if (first_error != nullptr) return *first_error;
+  return {};
+}
+
+}  // namespace segue::cli

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// segue inspect and segue tokenize: what is in a model file, and how it reads text.
+#include <fmt/format.h>
+
+#include "cli/args.h"
+#include "cli/commands.h"
+#include "cli/terminal.h"
+#include "core/file.h"
+#include "format/gguf/describe.h"
+#include "text/tokenizer.h"
+
+namespace segue::cli {
+namespace {
+
+/// The description as two plain tables.
+void print_description(const core::Json& description) {
+  for (const auto& [key, value] : *description.find("metadata")->as_object()) {
+    fmt::print("{:<44} {}\n", key, value.dump());
+  }
+  fmt::print("\n{:<44} {:<6} {:<24} {:>14}\n", "tensor", "type", "shape", "bytes");
+  for (const core::Json& tensor : *description.find("tensors")->as_array()) {
+    fmt::print("{:<44} {:<6} {:<24} {:>14}\n", *tensor.find("name")->as_string(), *tensor.find("type")->as_string(),
+               tensor.find("shape")->dump(), *tensor.find("bytes")->as_int());
+  }
+  fmt::print("\n{}\n", description.find("totals")->dump());
+}
+
+}  // namespace
+
+Status inspect_command(int argc, const char* const* argv) {
+  std::string path;
+  std::string json;
+  bool quiet = false;
+  int threads = 0;
+  Args args("inspect", "Show the metadata and tensors of a GGUF file.",
+            {"segue inspect model.gguf", "segue inspect model.gguf --json - --quiet"});
+  args.positional("file", path, "model file (GGUF)")
+      .text("--json", json, "write the description to this file (-: standard output)")
+      .integer("--threads", threads, 0, 1024, "accepted by every command; this one needs one")
+      .flag("-q,--quiet", quiet, "no table");
+  const Result<bool> parsed = args.parse(argc, argv);
+  if (!parsed.ok()) return parsed.error();
+  if (!*parsed) return {};
+  const Result<gguf::File> file = gguf::File::open(path);
+  if (!file.ok()) return file.error();
+  const core::Json description = gguf::describe(*file);
+  if (!quiet && json != "-") print_description(description);
+  return write_json(json, description);
+}
+
+Status tokenize_command(int argc, const char* const* argv) {
+  std::string model;
+  std::string prompt;
+  std::string prompt_file;
+  std::string json;
+  bool special = false;
+  bool quiet = false;
+  int threads = 0;
+  Args args("tokenize", "Print the token ids of a text, one per line with its piece.",
+            {"segue tokenize -m model.gguf -p 'Hello, world'",
+             "segue tokenize -m model.gguf --prompt-file notes.txt --json ids.json --quiet"});
+  args.text("-m,--model", model, "model file (GGUF)", true)
+      .text("-p,--prompt", prompt, "text")
+      .text("--prompt-file", prompt_file, "read the text from this file (-: standard input)")
+      .flag("--special", special, "texts of control tokens become those tokens")
+      .text("--json", json, "write {tokens, pieces} to this file (-: standard output)")
+      .integer("--threads", threads, 0, 1024, "accepted by every command; this one needs one")
+      .flag("-q,--quiet", quiet, "no table");
+  const Result<bool> parsed = args.parse(argc, argv);
+  if (!parsed.ok()) return parsed.error();
+  if (!*parsed) return {};
+  if (args.given("--prompt") == args.given("--prompt-file")) {
+    return Error{ErrorCode::kUsage, "exactly one of -p TEXT and --prompt-file FILE is needed"};
+  }
+  if (args.given("--prompt-file")) {
+    Result<std::string> text = core::read_file(prompt_file);
+    if (!text.ok()) return text.error();
+    prompt = std::move(text).value();
+  }
+  const Result<gguf::File> file = gguf::File::open(model);
+  if (!file.ok()) return file.error();
+  Result<text::Vocabulary> vocabulary = text::vocabulary_from_gguf(*file);
+  if (!vocabulary.ok()) return vocabulary.error();
+  const Result<std::unique_ptr<text::Tokenizer>> tokenizer = text::Tokenizer::create(std::move(vocabulary).value());
+  if (!tokenizer.ok()) return tokenizer.error();
+  const std::vector<std::int32_t> ids = (*tokenizer)->encode_prompt(prompt, special);
+  core::Json pieces = core::Json::array();
+  for (std::int32_t id : ids) {
+    const core::Json piece((*tokenizer)->piece(id, true));
+    if (!quiet && json != "-") fmt::print("{:>8}  {}\n", id, piece.dump());
+    pieces.push(piece);
+  }
+  core::Json document = core::Json::object();
+  return write_json(json, document.set("tokens", ids).set("pieces", std::move(pieces)));
+}
+
+}  // namespace segue::cli

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// segue run: one prompt, or a chat with a person.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+
+#include "cli/commands.h"
+#include "cli/generation.h"
+#include "cli/terminal.h"
+#include "core/build.h"
+#include "core/file.h"
+#include "core/log.h"
+
+namespace segue::cli {
+namespace {
+
+struct RunFlags {
+  EngineFlags engine;
+  RequestFlags request;
+  std::string prompt;
+  std::string prompt_file;
+  std::string system;
+  bool chat = false;
+};
+
+void print_text(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+void print_stats(const Completion& completion) {
+  const GenerationStats& stats = completion.stats;
+  std::string line = fmt::format("[{} prompt tokens at {:.0f}/s, {} tokens at {:.1f}/s, {}", completion.prompt_tokens,
+                                 stats.prefill_tokens_per_s, completion.tokens.size(), stats.decode_tokens_per_s,
+                                 finish_reason_name(completion.finish_reason));
+  if (stats.drafted > 0) {
+    line += fmt::format("; {} of {} drafts accepted, {:.2f} tokens per verify step", stats.accepted, stats.drafted,
+                        stats.mean_acceptance_length);
+  }
+  core::log_info(line + "]");
+}
+
+core::Json document(const RunFlags& flags, const Engine& engine, const Completion& completion) {
+  core::Json settings = flags.engine.settings();
+  const core::Json request_settings = flags.request.settings();
+  for (const auto& [key, value] : *request_settings.as_object()) settings.set(key, value);
+  settings.set("threads", engine.threads()).set("ctx", engine.context());
+  core::Json json = completion_json(completion, engine.load_s(), flags.request.logits_hash);
+  return json.set("model", engine.model_name()).set("settings", std::move(settings))
+      .set("machine", core::machine_json()).set("build", core::build_json());
+}
+
+Status run_once(const RunFlags& flags, Engine& engine, Request request) {
+  const bool echo = flags.engine.json != "-";
+  if (echo) request.on_text = print_text;
+  const Result<Completion> completion = engine.generate(request);
+  if (!completion.ok()) return completion.error();
+  if (echo) print_text("\n");
+  if (!flags.engine.quiet) print_stats(*completion);
+  return write_json(flags.engine.json, document(flags, engine, *completion));
+}
+
+/// Turns until end of input; the JSON document is that of the last turn.
+Status run_chat(const RunFlags& flags, Engine& engine, Request request) {
+  std::vector<Engine::Message> messages;
+  if (!flags.system.empty()) messages.push_back({"system", flags.system});
+  request.on_text = print_text;
+  request.parse_special = true;
+  core::Json last;
+  std::string line = flags.prompt;
+  bool given = !line.empty();
+  while (!interrupted()) {
+    if (!given) {
+      if (!flags.engine.quiet) {
+        fmt::print(stderr, "> ");
+        std::fflush(stderr);
+      }
+      if (!std::getline(std::cin, line)) break;
+      if (line.empty()) continue;
+    }
+    given = false;
+    messages.push_back({"user", line});
+    const Result<std::string> prompt = engine.render_chat(messages);
+    if (!prompt.ok()) return prompt.error();
+    request.prompt = *prompt;
+    const Result<Completion> completion = engine.generate(request);
+    if (!completion.ok()) return completion.error();
+    print_text("\n");
+    if (!flags.engine.quiet) print_stats(*completion);
+    messages.push_back({"assistant", completion->text});
+    last = document(flags, engine, *completion);
+  }
+  return last.is_null() ? Status() : write_json(flags.engine.json, last);
+}
+
+}  // namespace
+
+Status run_command(int argc, const char* const* argv) {
+  RunFlags flags;
+  Args args("run", "Complete a prompt, or chat.",
+            {"segue run -m model.gguf -p 'The capital of France is' -n 16",
+             "segue run -m model.gguf --chat --system 'Answer in one sentence.'",
+             "segue run -m model.gguf --prompt-file notes.txt --temperature 0.8 --top-p 0.95 --seed 7",
+             "segue run -m model.gguf -p 'x = 1' --spec off --json - --logits-hash"});
+  flags.engine.declare(args);
+  args.text("-p,--prompt", flags.prompt, "prompt text (with --chat: the first message)")
+      .text("--prompt-file", flags.prompt_file, "read the prompt from this file (-: standard input)")
+      .flag("--chat", flags.chat, "a conversation in the model's chat format; messages are lines of standard input")
+      .text("--system", flags.system, "system message of the chat");
+  flags.request.declare(args);
+  const Result<bool> parsed = args.parse(argc, argv);
+  if (!parsed.ok()) return parsed.error();
+  if (!*parsed) return {};
+  const bool has_prompt = args.given("--prompt");
+  if (has_prompt && args.given("--prompt-file")) {
+    return Error{ErrorCode::kUsage, "-p and --prompt-file exclude each other"};
+  }
+  if (flags.chat && args.given("--prompt-file")) {
+    return Error{ErrorCode::kUsage, "--chat reads its messages from standard input; --prompt-file does not go with it"};
+  }
+  if (!flags.chat && !has_prompt && !args.given("--prompt-file")) {
+    return Error{ErrorCode::kUsage, "one of -p TEXT, --prompt-file FILE or --chat is needed (see segue run --help)"};
+  }
+  if (!flags.chat && args.given("--system")) return Error{ErrorCode::kUsage, "--system needs --chat"};
+  if (flags.engine.quiet) core::set_log_level(core::LogLevel::kQuiet);
+  Request request = flags.request.request();
+  request.prompt = flags.prompt;
+  if (args.given("--prompt-file")) {
+    Result<std::string> text = core::read_file(flags.prompt_file);
+    if (!text.ok()) return text.error();
+    request.prompt = std::move(text).value();
+  }
+  for (const std::string& path : {flags.engine.json, flags.engine.trace}) {
+    if (Status status = check_writable(path); !status.ok()) return status;
+  }
+  EngineOptions options = flags.engine.options();
+  options.cancel = &interrupted();
+  options.load_progress = progress_bar("loading", flags.engine.quiet);
+  if (request.draft_tokens > 0) options.decode_rows = 1 + request.draft_tokens;
+  std::ofstream trace;
+  if (!flags.engine.trace.empty()) {
+    trace.open(flags.engine.trace);
+    options.trace = [&trace](std::string_view line) { trace << line << '\n'; };
+  }
+  const Result<std::unique_ptr<Engine>> engine = Engine::create(options);
+  if (!engine.ok()) return engine.error();
+  if (!flags.engine.quiet) core::log_info((*engine)->start_line());
+  const Status status = flags.chat ? run_chat(flags, **engine, std::move(request))
+                                   : run_once(flags, **engine, std::move(request));
+  if (!status.ok()) return status;
+  if (trace.is_open() && !trace.flush()) {
+    return Error{ErrorCode::kIo, fmt::format("cannot write '{}'", flags.engine.trace)};
+  }
+  return {};
+}
+
+}  // namespace segue::cli

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// What commands share with the person or script at the other end: progress, interrupts, JSON files.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "core/json.h"
+#include "segue/error.h"
+
+namespace segue::cli {
+
+/// A progress bar on stderr; silent when `quiet` or when stderr is no terminal.
+std::function<void(double fraction)> progress_bar(std::string_view what, bool quiet);
+
+/// Set by the first Ctrl-C; a second one ends the program at once. Installs the handler when first called.
+const std::atomic<bool>& interrupted();
+
+/// Writes a document to `path` ("-": standard output); nothing to do when `path` is empty.
+Status write_json(const std::string& path, const core::Json& document);
+
+/// Checks before long work that `path` will be writable; empty is fine.
+Status check_writable(const std::string& path);
+
+}  // namespace segue::cli
