@@ -27,7 +27,8 @@ inline F exp_parts(F x, F& power) {
   return p;
 }
 
-inline F clamp(F x, float low, float high) { return f_max(f_min(x, f_set(high)), f_set(low)); }
+/// NaN stays NaN: f_min and f_max give their second operand when either is NaN.
+inline F clamp(F x, float low, float high) { return f_max(f_set(low), f_min(f_set(high), x)); }
 
 /// x / (1 + exp(-z)). Above z = 87 and below -87 the exponential is that of the limit: the quotient is x or below
 /// 1e-37 x.
@@ -40,7 +41,7 @@ inline F times_logistic(F x, F z) {
 /// tanh(x) = t / (t + 2), t = exp(2 x) - 1, on |x|, sign restored. Beyond 10 it is 1 to the last bit.
 inline F tanh16(F x) {
   const I sign = i_and(f_bits(x), i_set(static_cast<std::int32_t>(0x80000000u)));
-  const F size = f_min(f_from_bits(i_and(f_bits(x), i_set(0x7fffffff))), f_set(10.0f));
+  const F size = f_min(f_set(10.0f), f_from_bits(i_and(f_bits(x), i_set(0x7fffffff))));
   F power;
   const F p = exp_parts(f_add(size, size), power);
   const F t = f_fma(p, power, f_sub(power, f_set(1.0f)));

@@ -160,7 +160,8 @@ Sum dot(const core::TensorView& tensor, std::int64_t output, const float* x) {
 }
 
 double gelu_tanh(double x) {
-  return 0.5 * x * (1 + std::tanh(0.7978845608028653558798921198687637 * (x + 0.044715 * x * x * x)));
+  const double u = 0.79788456080286535588 * (x + 0.044715 * x * x * x);
+  return x / (1 + std::exp(-2 * u));
 }
 
 double silu(double x) { return x / (1 + std::exp(-x)); }

@@ -30,6 +30,7 @@ struct Sum {
 Sum dot(const core::TensorView& tensor, std::int64_t output, const QuantisedRow& row);
 Sum dot(const core::TensorView& tensor, std::int64_t output, const float* x /*[inputs]*/);
 
+/// 0.5 x (1 + tanh(u)) written as x / (1 + exp(-2 u)): 1 + tanh would lose small results in double too.
 double gelu_tanh(double x);
 double silu(double x);
 
