@@ -2,6 +2,8 @@
 // Abbreviates what is long and prints what is strange as text: never fails.
 #include "format/gguf/describe.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -19,8 +21,17 @@ constexpr std::size_t kLongString = 200;    // bytes
 
 Json text_json(std::string_view text) {
   if (text.size() <= kLongString) return text;
-  return std::string(text.substr(0, kLongString)) + "... (" + std::to_string(text.size()) +
-         " bytes)";
+  std::size_t length = kLongString;
+  const auto continues = [&](std::size_t at) {
+    return (static_cast<unsigned char>(text[at]) & 0xc0u) == 0x80u;
+  };
+  for (int back = 0; back < 3 && continues(length); ++back) --length;
+  return fmt::format("{}... ({} bytes)", text.substr(0, length), text.size());
+}
+
+/// The double that prints as the float does: 0.1, not 0.10000000149011612.
+double printable(float value) {
+  return std::isfinite(value) ? std::stod(fmt::format("{}", value)) : value;
 }
 
 Json elements_json(const Value& value, std::int64_t limit) {
@@ -28,7 +39,7 @@ Json elements_json(const Value& value, std::int64_t limit) {
   if (const auto ints = value.as_ints(limit)) {
     for (const std::int64_t item : *ints) out.push(item);
   } else if (const auto floats = value.as_floats(limit)) {
-    for (const float item : *floats) out.push(item);
+    for (const float item : *floats) out.push(printable(item));
   } else if (const auto bools = value.as_bools(limit)) {
     for (const bool item : *bools) out.push(item);
   } else if (const auto strings = value.as_strings(limit)) {
@@ -49,7 +60,8 @@ Json value_json(const Value& value) {
   if (const auto text = value.as_string()) return text_json(*text);
   if (const auto flag = value.as_bool()) return *flag;
   if (const auto whole = value.as_int()) return *whole;
-  return value.as_double().value_or(std::nan(""));
+  if (value.type() == ValueType::kF32) return printable(static_cast<float>(*value.as_double()));
+  return *value.as_double();
 }
 
 struct Total {

@@ -14,7 +14,7 @@ namespace {
 
 Error absent(const File& file, std::string_view key, std::string_view allowed) {
   return {ErrorCode::kInvalidFile,
-          fmt::format("'{}': metadata has no key {} ({})", file.path(), quoted(key), allowed)};
+          fmt::format("'{}': metadata has no key {} ({})", file.path(), quote(key), allowed)};
 }
 
 Error wrong_type(const File& file, std::string_view key, const Value& value,
@@ -25,7 +25,7 @@ Error wrong_type(const File& file, std::string_view key, const Value& value,
                                 ? fmt::format("the u64 {:.0f}", *number)
                                 : value.describe_type();
   return {ErrorCode::kInvalidFile, fmt::format("'{}': key {} holds {} (allowed: {})", file.path(),
-                                               quoted(key), found, allowed)};
+                                               quote(key), found, allowed)};
 }
 
 /// The value of `key` as read by `read`, or the error that says why not.

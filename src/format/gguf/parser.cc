@@ -29,22 +29,17 @@ std::uint64_t least_element_bytes(std::uint32_t type) {
   switch (static_cast<ValueType>(type)) {
     case ValueType::kU8:
     case ValueType::kI8:
-    case ValueType::kBool:
-      return 1;
+    case ValueType::kBool: return 1;
     case ValueType::kU16:
-    case ValueType::kI16:
-      return 2;
+    case ValueType::kI16: return 2;
     case ValueType::kU32:
     case ValueType::kI32:
-    case ValueType::kF32:
-      return 4;
+    case ValueType::kF32: return 4;
     case ValueType::kString:
     case ValueType::kU64:
     case ValueType::kI64:
-    case ValueType::kF64:
-      return 8;
-    case ValueType::kArray:
-      return 12;
+    case ValueType::kF64: return 8;
+    case ValueType::kArray: return 12;
   }
   return 0;
 }
@@ -56,7 +51,7 @@ std::string shape_text(const core::TensorView& tensor) {
 
 }  // namespace
 
-std::string quoted(std::string_view text) {
+std::string quote(std::string_view text) {
   constexpr std::size_t kMost = 80;
   std::string out = "'";
   for (const char c : text.substr(0, kMost)) {
@@ -142,13 +137,13 @@ Status Parser::metadata_entry(std::uint64_t entry_number) {
   if (Status read = string(entry.key, fmt::format("the key of metadata entry {}", entry_number));
       !read)
     return read;
-  const std::string what = fmt::format("the value of key {}", quoted(entry.key));
+  const std::string what = fmt::format("the value of key {}", quote(entry.key));
   std::uint32_t type = 0;
   if (Status read = number(type, what); !read) return read;
   const std::uint64_t bytes = least_element_bytes(type);
   if (bytes == 0)
     return invalid(
-        fmt::format("key {} has value type {} (0 to 12 are known)", quoted(entry.key), type));
+        fmt::format("key {} has value type {} (0 to 12 are known)", quote(entry.key), type));
 
   Value& value = entry.value;
   value.type_ = value.element_type_ = static_cast<ValueType>(type);
@@ -163,16 +158,16 @@ Status Parser::metadata_entry(std::uint64_t entry_number) {
     position_ += bytes;
   }
   if (!file_.metadata_index_.emplace(entry.key, file_.metadata_.size()).second) {
-    return invalid(fmt::format("key {} appears twice", quoted(entry.key)));
+    return invalid(fmt::format("key {} appears twice", quote(entry.key)));
   }
   file_.metadata_.push_back(entry);
   return {};
 }
 
 Status Parser::array(std::string_view key, int depth, Value& value) {
-  const std::string what = fmt::format("the array of key {}", quoted(key));
+  const std::string what = fmt::format("the array of key {}", quote(key));
   if (depth > kMaxArrayDepth) {
-    return invalid(fmt::format("the array of key {} is nested deeper than {} levels", quoted(key),
+    return invalid(fmt::format("the array of key {} is nested deeper than {} levels", quote(key),
                                kMaxArrayDepth));
   }
   std::uint32_t type = 0;
@@ -182,13 +177,13 @@ Status Parser::array(std::string_view key, int depth, Value& value) {
   const std::uint64_t least = least_element_bytes(type);
   if (least == 0) {
     return invalid(fmt::format("the array of key {} has element type {} (0 to 12 are known)",
-                               quoted(key), type));
+                               quote(key), type));
   }
   if (count > remaining() / least) {
     return invalid(fmt::format(
         "the array of key {} has {} elements of at least {} bytes, but the file ends {} bytes "
         "further on",
-        quoted(key), count, least, remaining()));
+        quote(key), count, least, remaining()));
   }
   value.element_type_ = static_cast<ValueType>(type);
   value.count_ = static_cast<std::int64_t>(count);
@@ -227,9 +222,9 @@ Status Parser::tensor_info(std::uint64_t tensor_number) {
   std::string_view name;
   if (Status read = string(name, fmt::format("the name of tensor {}", tensor_number)); !read)
     return read;
-  const std::string what = fmt::format("the description of tensor {}", quoted(name));
+  const std::string what = fmt::format("the description of tensor {}", quote(name));
   const auto refuse = [&](std::string_view problem) {
-    return invalid(fmt::format("tensor {} {}", quoted(name), problem));
+    return invalid(fmt::format("tensor {} {}", quote(name), problem));
   };
   if (name.empty()) return invalid(fmt::format("tensor {} has no name", tensor_number));
   if (!file_.tensor_index_.emplace(name, file_.tensors_.size()).second)
@@ -263,7 +258,7 @@ Status Parser::tensor_info(std::uint64_t tensor_number) {
         ErrorCode::kUnsupported,
         fmt::format("'{}': tensor {} has type {}, which is not supported (types that "
                     "are: {})",
-                    file_.path_, quoted(name), tensor_type_label(type), supported_tensor_types())};
+                    file_.path_, quote(name), tensor_type_label(type), supported_tensor_types())};
   }
   const core::DTypeInfo info = core::dtype_info(*dtype);
   const auto block = static_cast<std::uint64_t>(info.block_elements);
@@ -294,14 +289,14 @@ Status Parser::place_tensors() {
     core::TensorView& tensor = file_.tensors_[i];
     const auto bytes = static_cast<std::uint64_t>(tensor.bytes);
     if (offsets_[i] > kMaxBytes) {
-      return invalid(fmt::format("tensor {} has offset {}, beyond any file", quoted(tensor.name),
-                                 offsets_[i]));
+      return invalid(
+          fmt::format("tensor {} has offset {}, beyond any file", quote(tensor.name), offsets_[i]));
     }
     const std::uint64_t first = start + offsets_[i];
     if (first > size || bytes > size - first) {
       return invalid(
           fmt::format("tensor {} needs bytes {} to {}, the file has {} (is the download complete?)",
-                      quoted(tensor.name), first, first + bytes, size));
+                      quote(tensor.name), first, first + bytes, size));
     }
     tensor.data = bytes_.data() + first;
   }
@@ -318,7 +313,7 @@ Status Parser::check_overlaps() const {
     const core::TensorView& after = file_.tensors_[order[i]];
     if (after.data - before.data < before.bytes) {
       return invalid(
-          fmt::format("tensors {} and {} overlap", quoted(before.name), quoted(after.name)));
+          fmt::format("tensors {} and {} overlap", quote(before.name), quote(after.name)));
     }
   }
   return {};

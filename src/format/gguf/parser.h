@@ -12,7 +12,7 @@
 namespace segue::gguf {
 
 /// 'text' for a message: quoted, unprintable bytes escaped, cut after 80 bytes.
-std::string quoted(std::string_view text);
+std::string quote(std::string_view text);
 
 /// Reads file.bytes_ from front to back. Bounds are compared as "needed <= remaining", so no sum
 /// can overflow, and nothing is allocated for a count that the remaining bytes could not hold.

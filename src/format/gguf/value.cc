@@ -26,44 +26,32 @@ int scalar_bytes(ValueType type) {
   switch (type) {
     case ValueType::kU8:
     case ValueType::kI8:
-    case ValueType::kBool:
-      return 1;
+    case ValueType::kBool: return 1;
     case ValueType::kU16:
-    case ValueType::kI16:
-      return 2;
+    case ValueType::kI16: return 2;
     case ValueType::kU32:
     case ValueType::kI32:
-    case ValueType::kF32:
-      return 4;
-    default:
-      return 8;
+    case ValueType::kF32: return 4;
+    default: return 8;
   }
 }
 
 std::optional<std::int64_t> load_int(ValueType type, const std::byte* from) {
   switch (type) {
-    case ValueType::kU8:
-      return load<std::uint8_t>(from);
-    case ValueType::kI8:
-      return load<std::int8_t>(from);
-    case ValueType::kU16:
-      return load<std::uint16_t>(from);
-    case ValueType::kI16:
-      return load<std::int16_t>(from);
-    case ValueType::kU32:
-      return load<std::uint32_t>(from);
-    case ValueType::kI32:
-      return load<std::int32_t>(from);
-    case ValueType::kI64:
-      return load<std::int64_t>(from);
+    case ValueType::kU8: return load<std::uint8_t>(from);
+    case ValueType::kI8: return load<std::int8_t>(from);
+    case ValueType::kU16: return load<std::uint16_t>(from);
+    case ValueType::kI16: return load<std::int16_t>(from);
+    case ValueType::kU32: return load<std::uint32_t>(from);
+    case ValueType::kI32: return load<std::int32_t>(from);
+    case ValueType::kI64: return load<std::int64_t>(from);
     case ValueType::kU64: {
       const auto value = load<std::uint64_t>(from);
       if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
         return std::nullopt;
       return static_cast<std::int64_t>(value);
     }
-    default:
-      return std::nullopt;
+    default: return std::nullopt;
   }
 }
 
@@ -103,32 +91,19 @@ bool is_integer(ValueType type) {
 
 std::string_view value_type_name(ValueType type) {
   switch (type) {
-    case ValueType::kU8:
-      return "u8";
-    case ValueType::kI8:
-      return "i8";
-    case ValueType::kU16:
-      return "u16";
-    case ValueType::kI16:
-      return "i16";
-    case ValueType::kU32:
-      return "u32";
-    case ValueType::kI32:
-      return "i32";
-    case ValueType::kF32:
-      return "f32";
-    case ValueType::kBool:
-      return "bool";
-    case ValueType::kString:
-      return "string";
-    case ValueType::kArray:
-      return "array";
-    case ValueType::kU64:
-      return "u64";
-    case ValueType::kI64:
-      return "i64";
-    case ValueType::kF64:
-      return "f64";
+    case ValueType::kU8: return "u8";
+    case ValueType::kI8: return "i8";
+    case ValueType::kU16: return "u16";
+    case ValueType::kI16: return "i16";
+    case ValueType::kU32: return "u32";
+    case ValueType::kI32: return "i32";
+    case ValueType::kF32: return "f32";
+    case ValueType::kBool: return "bool";
+    case ValueType::kString: return "string";
+    case ValueType::kArray: return "array";
+    case ValueType::kU64: return "u64";
+    case ValueType::kI64: return "i64";
+    case ValueType::kF64: return "f64";
   }
   return "?";
 }
