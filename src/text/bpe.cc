@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The "gpt2" tokenizer model: every byte is a token, neighbours are merged in the order in which training found the pairs.
-// Inside the vocabulary bytes are written as printable characters. (Byte-level BPE: Radford et al., "Language models
-// are unsupervised multitask learners", 2019; BPE: Sennrich et al., 2016, arXiv 1508.07909.)
+// The "gpt2" tokenizer model: every byte is a token, neighbours are merged in the order in which
+// training found the pairs. Inside the vocabulary bytes are written as printable characters.
+// (Byte-level BPE: Radford et al., "Language models are unsupervised multitask learners", 2019;
+// BPE: Sennrich et al., 2016, arXiv 1508.07909.)
 #include <array>
 #include <bit>
 
@@ -41,14 +42,17 @@ struct ByteAlphabet {
     }
   }
 
-  /// Appends the bytes that `text` writes. False, and nothing appended, when it has a character outside the alphabet.
+  /// Appends the bytes that `text` writes. False, and nothing appended, when it has a character
+  /// outside the alphabet.
   bool read(std::string_view text, std::string& out) const {
     const std::size_t before = out.size();
     for (std::size_t i = 0; i < text.size();) {
       const std::size_t length = utf8_character(text, i);
       unsigned code = 0xffff;
       if (length == 1) code = static_cast<unsigned char>(text[i]);
-      if (length == 2) code = ((static_cast<unsigned char>(text[i]) & 0x1fu) << 6) | (static_cast<unsigned char>(text[i + 1]) & 0x3fu);
+      if (length == 2)
+        code = ((static_cast<unsigned char>(text[i]) & 0x1fu) << 6) |
+               (static_cast<unsigned char>(text[i + 1]) & 0x3fu);
       if (code >= byte.size() || byte[code] < 0) {
         out.resize(before);
         return false;
@@ -64,7 +68,8 @@ constexpr ByteAlphabet kAlphabet;
 /// (left token, right token) -> rank and merged token.
 class PairMap {
  public:
-  explicit PairMap(std::size_t count) : slots_(std::bit_ceil(2 * count + 2)), mask_(slots_.size() - 1) {}
+  explicit PairMap(std::size_t count)
+      : slots_(std::bit_ceil(2 * count + 2)), mask_(slots_.size() - 1) {}
 
   /// The first of equal pairs counts.
   void insert(std::int32_t left, std::int32_t right, Merge merge) {
@@ -90,7 +95,8 @@ class PairMap {
     Merge merge;
   };
   static std::uint64_t key_of(std::int32_t left, std::int32_t right) {
-    return (std::uint64_t{static_cast<std::uint32_t>(left)} << 32) | static_cast<std::uint32_t>(right);
+    return (std::uint64_t{static_cast<std::uint32_t>(left)} << 32) |
+           static_cast<std::uint32_t>(right);
   }
   std::size_t slot_of(std::uint64_t key) const {
     const std::uint64_t hash = key * 0x9e3779b97f4a7c15ull;
@@ -104,7 +110,10 @@ class PairMap {
 class BpeModel final : public TokenModel {
  public:
   BpeModel(const Vocabulary& vocabulary, const TokenMap& map, WordSplitter splitter)
-      : vocabulary_(vocabulary), map_(map), splitter_(std::move(splitter)), pairs_(vocabulary.merges.size()) {}
+      : vocabulary_(vocabulary),
+        map_(map),
+        splitter_(std::move(splitter)),
+        pairs_(vocabulary.merges.size()) {}
 
   Status init() {
     std::string text;
@@ -117,7 +126,8 @@ class BpeModel final : public TokenModel {
       const std::string_view merge = vocabulary_.merges[rank];
       const std::size_t space = merge.find(' ', 1);
       if (space == std::string_view::npos || space + 1 == merge.size()) {
-        return Error{ErrorCode::kInvalidFile, fmt::format("merge {} is not two texts with a space between them", rank)};
+        return Error{ErrorCode::kInvalidFile,
+                     fmt::format("merge {} is not two texts with a space between them", rank)};
       }
       const std::string_view left = merge.substr(0, space);
       const std::string_view right = merge.substr(space + 1);
@@ -127,14 +137,17 @@ class BpeModel final : public TokenModel {
       const std::int32_t merged = text_token(text);
       if (left_token < 0 || right_token < 0 || merged < 0) {
         return Error{ErrorCode::kInvalidFile,
-                     fmt::format("merge {} needs a token that the vocabulary lacks (both parts and the whole must be tokens of text)", rank)};
+                     fmt::format("merge {} needs a token that the vocabulary lacks (both parts and "
+                                 "the whole must be tokens of text)",
+                                 rank)};
       }
       pairs_.insert(left_token, right_token, {merged, static_cast<std::uint32_t>(rank)});
     }
     return {};
   }
 
-  void encode(std::string_view fragment, bool /*after_special*/, Scratch& scratch, std::vector<std::int32_t>& out) const override {
+  void encode(std::string_view fragment, bool /*after_special*/, Scratch& scratch,
+              std::vector<std::int32_t>& out) const override {
     splitter_.split(fragment, scratch.words, scratch.pieces);
     for (std::string_view word : scratch.words) encode_word(word, scratch, out);
   }
@@ -143,7 +156,9 @@ class BpeModel final : public TokenModel {
     const auto index = static_cast<std::size_t>(id);
     const std::string_view text = vocabulary_.tokens[index];
     // User-defined tokens are written as they are, and so is what the alphabet cannot have written.
-    if (static_cast<TokenType>(vocabulary_.types[index]) == TokenType::kUserDefined || !kAlphabet.read(text, out)) out += text;
+    if (static_cast<TokenType>(vocabulary_.types[index]) == TokenType::kUserDefined ||
+        !kAlphabet.read(text, out))
+      out += text;
   }
 
   int missing_bytes() const override {
@@ -158,7 +173,8 @@ class BpeModel final : public TokenModel {
     const std::int32_t token = map_.find(text);
     if (token < 0) return -1;
     const auto type = static_cast<TokenType>(vocabulary_.types[static_cast<std::size_t>(token)]);
-    const bool spelled_out = type == TokenType::kControl || type == TokenType::kUnknown || type == TokenType::kByte;
+    const bool spelled_out =
+        type == TokenType::kControl || type == TokenType::kUnknown || type == TokenType::kByte;
     return spelled_out ? -1 : token;
   }
 
@@ -174,13 +190,19 @@ class BpeModel final : public TokenModel {
     Merger& merger = scratch.merger;
     merger.clear();
     for (std::size_t i = 0; i < word.size(); ++i) {
-      merger.add(static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i + 1), byte_tokens_[static_cast<unsigned char>(word[i])]);
+      merger.add(static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i + 1),
+                 byte_tokens_[static_cast<unsigned char>(word[i])]);
     }
-    merger.run([&](const Symbol& left, const Symbol& right) { return pairs_.find(left.token, right.token); });
+    merger.run([&](const Symbol& left, const Symbol& right) {
+      return pairs_.find(left.token, right.token);
+    });
     const std::vector<Symbol>& symbols = merger.symbols();
-    for (std::int32_t i = symbols.empty() ? -1 : 0; i >= 0; i = symbols[static_cast<std::size_t>(i)].next) {
+    for (std::int32_t i = symbols.empty() ? -1 : 0; i >= 0;
+         i = symbols[static_cast<std::size_t>(i)].next) {
       const std::int32_t token = symbols[static_cast<std::size_t>(i)].token;
-      if (token >= 0) out.push_back(token);  // a byte without a token is dropped, as llama.cpp and Hugging Face do
+      if (token >= 0)
+        out.push_back(
+            token);  // a byte without a token is dropped, as llama.cpp and Hugging Face do
     }
   }
 

@@ -26,10 +26,12 @@ struct Family {
 };
 
 constexpr std::array<Family, 3> kFamilies{{
-    {ChatFormat::kGemma3, "gemma3", "<start_of_turn>", "<end_of_turn>", "<start_of_turn>", "\n", "<end_of_turn>\n", "model", true, false},
-    {ChatFormat::kChatMl, "chatml", "<|im_start|>", "<|im_end|>", "<|im_start|>", "\n", "<|im_end|>\n", "assistant", false, true},
-    {ChatFormat::kLlama3, "llama3", "<|start_header_id|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>",
-     "assistant", true, true},
+    {ChatFormat::kGemma3, "gemma3", "<start_of_turn>", "<end_of_turn>", "<start_of_turn>", "\n",
+     "<end_of_turn>\n", "model", true, false},
+    {ChatFormat::kChatMl, "chatml", "<|im_start|>", "<|im_end|>", "<|im_start|>", "\n",
+     "<|im_end|>\n", "assistant", false, true},
+    {ChatFormat::kLlama3, "llama3", "<|start_header_id|>", "<|eot_id|>", "<|start_header_id|>",
+     "<|end_header_id|>\n\n", "<|eot_id|>", "assistant", true, true},
 }};
 
 const Family& family_of(ChatFormat format) { return kFamilies[static_cast<std::size_t>(format)]; }
@@ -49,11 +51,12 @@ bool has_token(const Vocabulary& vocabulary, std::string_view text) {
   return false;
 }
 
-/// The system text that a ChatML template writes when there is none: the literal between its system header and the end
-/// of the turn, where that is plain text.
+/// The system text that a ChatML template writes when there is none: the literal between its system
+/// header and the end of the turn, where that is plain text.
 std::string default_system_of(std::string_view source) {
   constexpr std::string_view kHeader = "<|im_start|>system";
-  for (std::size_t at = source.find(kHeader); at != std::string_view::npos; at = source.find(kHeader, at + 1)) {
+  for (std::size_t at = source.find(kHeader); at != std::string_view::npos;
+       at = source.find(kHeader, at + 1)) {
     std::string_view rest = source.substr(at + kHeader.size());
     if (rest.starts_with("\n")) {
       rest.remove_prefix(1);
@@ -63,7 +66,8 @@ std::string default_system_of(std::string_view source) {
       continue;
     }
     const std::string_view text = rest.substr(0, rest.find("<|im_end|>"));
-    const bool literal = text.size() < rest.size() && text.find_first_of("'\"{}\\") == std::string_view::npos;
+    const bool literal =
+        text.size() < rest.size() && text.find_first_of("'\"{}\\") == std::string_view::npos;
     if (literal && !text.empty()) return std::string(text);
   }
   return {};
@@ -76,12 +80,14 @@ std::optional<Role> role_of(std::string_view name) {
   return std::nullopt;
 }
 
-/// Without the white space at both ends, as templates trim: all that Unicode calls white space, and U+001C to U+001F.
+/// Without the white space at both ends, as templates trim: all that Unicode calls white space, and
+/// U+001C to U+001F.
 std::string_view trim(std::string_view text) {
   constexpr std::array<std::string_view, 29> kSpaces{
-      " ", "\t", "\n", "\v", "\f", "\r", "\x1c", "\x1d", "\x1e", "\x1f", "\u0085", "\u00a0", "\u1680", "\u2000", "\u2001",
-      "\u2002", "\u2003", "\u2004", "\u2005", "\u2006", "\u2007", "\u2008", "\u2009", "\u200a", "\u2028", "\u2029", "\u202f", "\u205f",
-      "\u3000"};
+      " ",      "\t",     "\n",     "\v",     "\f",     "\r",     "\x1c",   "\x1d",
+      "\x1e",   "\x1f",   "\u0085", "\u00a0", "\u1680", "\u2000", "\u2001", "\u2002",
+      "\u2003", "\u2004", "\u2005", "\u2006", "\u2007", "\u2008", "\u2009", "\u200a",
+      "\u2028", "\u2029", "\u202f", "\u205f", "\u3000"};
   for (bool again = true; again;) {
     again = false;
     for (std::string_view space : kSpaces) {
@@ -114,19 +120,24 @@ Result<std::vector<Role>> check_roles(std::span<const Message> messages, const F
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const std::optional<Role> role = role_of(messages[i].role);
     if (!role) {
-      return Error{ErrorCode::kUsage, fmt::format("message {} has role \"{}\" (allowed: system, user, assistant)", i, messages[i].role)};
+      return Error{ErrorCode::kUsage,
+                   fmt::format("message {} has role \"{}\" (allowed: system, user, assistant)", i,
+                               messages[i].role)};
     }
     roles.push_back(*role);
   }
   if (family.system_role) return roles;
   const std::size_t first = roles[0] == Role::kSystem ? 1 : 0;
   if (first == roles.size()) {
-    return Error{ErrorCode::kUsage, fmt::format("the {} chat format needs a user message beside the system text", family.name)};
+    return Error{
+        ErrorCode::kUsage,
+        fmt::format("the {} chat format needs a user message beside the system text", family.name)};
   }
   for (std::size_t i = first; i < roles.size(); ++i) {
     if (roles[i] != ((i - first) % 2 == 0 ? Role::kUser : Role::kAssistant)) {
       return Error{ErrorCode::kUsage,
-                   fmt::format("message {} has role \"{}\": in the {} chat format user and assistant alternate, beginning with the "
+                   fmt::format("message {} has role \"{}\": in the {} chat format user and "
+                               "assistant alternate, beginning with the "
                                "user, after at most one system message",
                                i, messages[i].role, family.name)};
     }
@@ -151,23 +162,28 @@ Result<ChatTemplate> ChatTemplate::detect(const Vocabulary& vocabulary) {
   if (!source.empty()) {
     for (const Family& family : kFamilies) {
       if (source.find(family.marker) == std::string_view::npos) continue;
-      return ChatTemplate(family.format, ChatSource::kTemplate,
-                          family.format == ChatFormat::kChatMl ? default_system_of(source) : std::string());
+      return ChatTemplate(
+          family.format, ChatSource::kTemplate,
+          family.format == ChatFormat::kChatMl ? default_system_of(source) : std::string());
     }
     constexpr std::size_t kShown = 80;
     return Error{ErrorCode::kUnsupported,
-                 fmt::format("unknown chat template; it begins with: {}{} (known: {})", source.substr(0, kShown),
-                             source.size() > kShown ? "..." : "", known_formats())};
+                 fmt::format("unknown chat template; it begins with: {}{} (known: {})",
+                             source.substr(0, kShown), source.size() > kShown ? "..." : "",
+                             known_formats())};
   }
   for (const Family& family : kFamilies) {
-    if (has_token(vocabulary, family.marker) && has_token(vocabulary, family.end_marker)) return ChatTemplate(family.format);
+    if (has_token(vocabulary, family.marker) && has_token(vocabulary, family.end_marker))
+      return ChatTemplate(family.format);
   }
   return Error{ErrorCode::kUnsupported,
-               fmt::format("the file has no chat template, and its vocabulary no turn tokens of a known chat format (known: {})",
+               fmt::format("the file has no chat template, and its vocabulary no turn tokens of a "
+                           "known chat format (known: {})",
                            known_formats())};
 }
 
-Result<ChatTemplate::Prompt> ChatTemplate::build(std::span<const Message> messages, bool add_generation_prompt) const {
+Result<ChatTemplate::Prompt> ChatTemplate::build(std::span<const Message> messages,
+                                                 bool add_generation_prompt) const {
   const Family& family = family_of(format_);
   const Result<std::vector<Role>> roles = check_roles(messages, family);
   if (!roles) return roles.error();
@@ -208,13 +224,15 @@ Result<ChatTemplate::Prompt> ChatTemplate::build(std::span<const Message> messag
   return prompt;
 }
 
-Result<std::string> ChatTemplate::render(std::span<const Message> messages, bool add_generation_prompt) const {
+Result<std::string> ChatTemplate::render(std::span<const Message> messages,
+                                         bool add_generation_prompt) const {
   Result<Prompt> prompt = build(messages, add_generation_prompt);
   if (!prompt) return prompt.error();
   return std::move(prompt->text);
 }
 
-Result<std::vector<std::int32_t>> ChatTemplate::encode(const Tokenizer& tokenizer, std::span<const Message> messages,
+Result<std::vector<std::int32_t>> ChatTemplate::encode(const Tokenizer& tokenizer,
+                                                       std::span<const Message> messages,
                                                        bool add_generation_prompt) const {
   const Result<Prompt> prompt = build(messages, add_generation_prompt);
   if (!prompt) return prompt.error();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chat formats: messages to the prompt text that a model was trained on. Three families are built in and recognised
-// from the file; its template is never executed.
+// Chat formats: messages to the prompt text that a model was trained on. Three families are built
+// in and recognised from the file; its template is never executed.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,8 @@ struct Message {
 
 enum class ChatFormat : std::uint8_t { kGemma3, kChatMl, kLlama3 };
 
-/// What told us the format: the template in the file, or only the names of tokens (a base model may have them).
+/// What told us the format: the template in the file, or only the names of tokens (a base model may
+/// have them).
 enum class ChatSource : std::uint8_t { kTemplate, kTokens };
 
 std::string_view chat_format_name(ChatFormat format);  // "gemma3", "chatml", "llama3"
@@ -31,9 +32,11 @@ std::string_view chat_source_name(ChatSource source);  // "from the file's templ
 
 class ChatTemplate {
  public:
-  /// kUnsupported when neither template nor tokens are known; the message has what was found and what is known.
+  /// kUnsupported when neither template nor tokens are known; the message has what was found and
+  /// what is known.
   static Result<ChatTemplate> detect(const Vocabulary& vocabulary);
-  explicit ChatTemplate(ChatFormat format, ChatSource source = ChatSource::kTokens, std::string default_system = {})
+  explicit ChatTemplate(ChatFormat format, ChatSource source = ChatSource::kTokens,
+                        std::string default_system = {})
       : format_(format), source_(source), default_system_(std::move(default_system)) {}
 
   ChatFormat format() const { return format_; }
@@ -41,13 +44,15 @@ class ChatTemplate {
   /// System text that the file's template adds when the messages have none; empty: none.
   const std::string& default_system() const { return default_system_; }
 
-  /// The prompt text, to be encoded with parse_special and encode_prompt (it has no bos of its own). With
-  /// `add_generation_prompt` it ends where the answer begins. kUsage for no messages, unknown roles, and what the format
-  /// cannot say (gemma3: turns that do not alternate user, assistant; a system message that is not the first).
+  /// The prompt text, to be encoded with parse_special and encode_prompt (it has no bos of its
+  /// own). With `add_generation_prompt` it ends where the answer begins. kUsage for no messages,
+  /// unknown roles, and what the format cannot say (gemma3: turns that do not alternate user,
+  /// assistant; a system message that is not the first).
   Result<std::string> render(std::span<const Message> messages, bool add_generation_prompt) const;
 
   /// The ids of that prompt, bos included. Nothing that a message says becomes a control token.
-  Result<std::vector<std::int32_t>> encode(const Tokenizer& tokenizer, std::span<const Message> messages,
+  Result<std::vector<std::int32_t>> encode(const Tokenizer& tokenizer,
+                                           std::span<const Message> messages,
                                            bool add_generation_prompt) const;
 
  private:

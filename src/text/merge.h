@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loop that both tokenizer models share: neighbouring symbols are merged, best pair first, until no pair is left.
-// A heap of candidates makes it n log n; candidates that a merge has overtaken are skipped when they come up.
-// (The idea is that of SentencePiece's bpe_model: Kudo and Richardson, 2018, arXiv 1808.06226.)
+// The loop that both tokenizer models share: neighbouring symbols are merged, best pair first,
+// until no pair is left. A heap of candidates makes it n log n; candidates that a merge has
+// overtaken are skipped when they come up. (The idea is that of SentencePiece's bpe_model: Kudo and
+// Richardson, 2018, arXiv 1808.06226.)
 #pragma once
 
 #include <algorithm>
@@ -12,11 +13,11 @@ namespace segue::text {
 
 /// A run of bytes that may become one token. Symbols form a list in text order.
 struct Symbol {
-  std::uint32_t begin = 0;   // bytes within the fragment
+  std::uint32_t begin = 0;  // bytes within the fragment
   std::uint32_t end = 0;
-  std::int32_t token = -1;   // meaning belongs to the rule; -1: none
+  std::int32_t token = -1;  // meaning belongs to the rule; -1: none
   std::int32_t previous = -1;
-  std::int32_t next = -1;    // index of the following symbol, -1 at the end
+  std::int32_t next = -1;  // index of the following symbol, -1 at the end
 };
 
 /// What a rule answers for two neighbours.
@@ -38,12 +39,14 @@ class Merger {
     symbols_.push_back({begin, end, token, index - 1, -1});
   }
 
-  /// Merges all that `rule(left, right) -> Merge` admits. Afterwards the list from symbol 0 along `next` is the result.
+  /// Merges all that `rule(left, right) -> Merge` admits. Afterwards the list from symbol 0 along
+  /// `next` is the result.
   template <class Rule>
   void run(const Rule& rule) {
     candidates_.clear();
     for (std::size_t left = 0; left + 1 < symbols_.size(); ++left) {
-      if (Candidate candidate; propose(rule, static_cast<std::int32_t>(left), candidate)) candidates_.push_back(candidate);
+      if (Candidate candidate; propose(rule, static_cast<std::int32_t>(left), candidate))
+        candidates_.push_back(candidate);
     }
     std::make_heap(candidates_.begin(), candidates_.end());
     while (!candidates_.empty()) {
@@ -51,14 +54,18 @@ class Merger {
       const Candidate best = candidates_.back();
       candidates_.pop_back();
       Symbol& left = symbols_[best.left()];
-      // A symbol only ever grows to the right and keeps its index, so these two comparisons find every stale pair.
-      if (left.next != best.right || symbols_[static_cast<std::size_t>(best.right)].end != best.end) continue;
+      // A symbol only ever grows to the right and keeps its index, so these two comparisons find
+      // every stale pair.
+      if (left.next != best.right || symbols_[static_cast<std::size_t>(best.right)].end != best.end)
+        continue;
       Symbol& right = symbols_[static_cast<std::size_t>(best.right)];
       left.end = right.end;
       left.token = best.token;
       left.next = right.next;
       right.next = kDead;
-      if (left.next >= 0) symbols_[static_cast<std::size_t>(left.next)].previous = static_cast<std::int32_t>(best.left());
+      if (left.next >= 0)
+        symbols_[static_cast<std::size_t>(left.next)].previous =
+            static_cast<std::int32_t>(best.left());
       push(rule, left.previous);
       push(rule, static_cast<std::int32_t>(best.left()));
     }
@@ -68,12 +75,14 @@ class Merger {
   static constexpr std::int32_t kDead = -2;
 
   struct Candidate {
-    std::uint64_t key = 0;   // priority, then index of the left symbol
+    std::uint64_t key = 0;  // priority, then index of the left symbol
     std::int32_t right = -1;
-    std::uint32_t end = 0;   // of the right symbol when this was proposed
+    std::uint32_t end = 0;  // of the right symbol when this was proposed
     std::int32_t token = -1;
     std::size_t left() const { return key & 0xffffffffu; }
-    bool operator<(const Candidate& other) const { return key > other.key; }  // the heap's top is the smallest key
+    bool operator<(const Candidate& other) const {
+      return key > other.key;
+    }  // the heap's top is the smallest key
   };
 
   template <class Rule>
@@ -84,7 +93,8 @@ class Merger {
     const Symbol& second = symbols_[static_cast<std::size_t>(first.next)];
     const Merge merge = rule(first, second);
     if (merge.token < 0) return false;
-    candidate = {(std::uint64_t{merge.priority} << 32) | static_cast<std::uint32_t>(left), first.next, second.end, merge.token};
+    candidate = {(std::uint64_t{merge.priority} << 32) | static_cast<std::uint32_t>(left),
+                 first.next, second.end, merge.token};
     return true;
   }
   template <class Rule>

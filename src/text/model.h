@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One interface for the tokenizer models behind Tokenizer: a fragment of plain text to ids, and the bytes of a token.
-// Cutting at special tokens, bos and eos is not theirs.
+// One interface for the tokenizer models behind Tokenizer: a fragment of plain text to ids, and the
+// bytes of a token. Cutting at special tokens, bos and eos is not theirs.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,10 @@ class TokenModel {
  public:
   virtual ~TokenModel() = default;
 
-  /// Appends the ids of `fragment`, at most kMaxFragmentBytes, to `out`. `after_special`: it begins the text or follows
-  /// a special token.
-  virtual void encode(std::string_view fragment, bool after_special, Scratch& scratch, std::vector<std::int32_t>& out) const = 0;
+  /// Appends the ids of `fragment`, at most kMaxFragmentBytes, to `out`. `after_special`: it begins
+  /// the text or follows a special token.
+  virtual void encode(std::string_view fragment, bool after_special, Scratch& scratch,
+                      std::vector<std::int32_t>& out) const = 0;
   /// Appends the bytes that token `id`, neither control nor unknown, stands for.
   virtual void decode(std::int32_t id, std::string& out) const = 0;
   /// How many of the 256 byte values have no token of their own.

@@ -23,7 +23,8 @@ SpecialCutter::SpecialCutter(const Vocabulary& vocabulary) {
 
 std::int32_t SpecialCutter::step(std::int32_t node, unsigned char byte) const {
   std::int32_t child = nodes_[static_cast<std::size_t>(node)].child;
-  while (child >= 0 && nodes_[static_cast<std::size_t>(child)].byte != byte) child = nodes_[static_cast<std::size_t>(child)].sibling;
+  while (child >= 0 && nodes_[static_cast<std::size_t>(child)].byte != byte)
+    child = nodes_[static_cast<std::size_t>(child)].sibling;
   return child;
 }
 
@@ -56,13 +57,15 @@ void SpecialCutter::insert(std::string_view text, std::int32_t token, bool contr
   longest_ = std::max(longest_, end.depth);
 }
 
-std::vector<SpecialMatch> SpecialCutter::find(std::string_view text, std::span<const TextRange> plain) const {
+std::vector<SpecialMatch> SpecialCutter::find(std::string_view text,
+                                              std::span<const TextRange> plain) const {
   struct Candidate {
     std::size_t begin;
     std::int32_t node;
   };
   const auto touches_plain = [&](std::size_t begin, std::size_t end) {
-    const auto after = std::partition_point(plain.begin(), plain.end(), [&](const TextRange& range) { return range.end <= begin; });
+    const auto after = std::partition_point(
+        plain.begin(), plain.end(), [&](const TextRange& range) { return range.end <= begin; });
     return after != plain.end() && after->begin < end;
   };
   // The longest admissible token at `begin` on the way from `node` to the root.
@@ -84,7 +87,8 @@ std::vector<SpecialMatch> SpecialCutter::find(std::string_view text, std::span<c
       node = step(node, static_cast<unsigned char>(text[at]));
     }
     longest = admissible(begin, longest);
-    if (longest >= 0) by_length[nodes_[static_cast<std::size_t>(longest)].depth].push_back({begin, longest});
+    if (longest >= 0)
+      by_length[nodes_[static_cast<std::size_t>(longest)].depth].push_back({begin, longest});
   }
 
   std::vector<SpecialMatch> matches;
@@ -100,18 +104,24 @@ std::vector<SpecialMatch> SpecialCutter::find(std::string_view text, std::span<c
     });
     for (const Candidate& candidate : candidates) {
       if (taken[candidate.begin]) continue;
-      // What is taken already is at least as long, so it overlaps only if it covers one of the two ends.
+      // What is taken already is at least as long, so it overlaps only if it covers one of the two
+      // ends.
       if (!taken[candidate.begin + length - 1]) {
         std::fill_n(taken.begin() + static_cast<std::ptrdiff_t>(candidate.begin), length, true);
-        matches.push_back({candidate.begin, candidate.begin + length, nodes_[static_cast<std::size_t>(candidate.node)].token});
+        matches.push_back({candidate.begin, candidate.begin + length,
+                           nodes_[static_cast<std::size_t>(candidate.node)].token});
         continue;
       }
-      const std::int32_t shorter = admissible(candidate.begin, nodes_[static_cast<std::size_t>(candidate.node)].shorter);
-      if (shorter >= 0) by_length[nodes_[static_cast<std::size_t>(shorter)].depth].push_back({candidate.begin, shorter});
+      const std::int32_t shorter =
+          admissible(candidate.begin, nodes_[static_cast<std::size_t>(candidate.node)].shorter);
+      if (shorter >= 0)
+        by_length[nodes_[static_cast<std::size_t>(shorter)].depth].push_back(
+            {candidate.begin, shorter});
     }
     candidates = {};
   }
-  std::sort(matches.begin(), matches.end(), [](const SpecialMatch& a, const SpecialMatch& b) { return a.begin < b.begin; });
+  std::sort(matches.begin(), matches.end(),
+            [](const SpecialMatch& a, const SpecialMatch& b) { return a.begin < b.begin; });
   return matches;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cutting a text at special tokens before a tokenizer model sees it. Longer tokens win over shorter ones wherever they
-// overlap, then the one with the smaller id, then the leftmost.
+// Cutting a text at special tokens before a tokenizer model sees it. Longer tokens win over shorter
+// ones wherever they overlap, then the one with the smaller id, then the leftmost.
 #pragma once
 
 #include <array>
@@ -30,13 +30,14 @@ inline constexpr std::size_t kMaxSpecialBytes = 4096;
 class SpecialCutter {
  public:
   SpecialCutter() = default;
-  /// Control, unknown and user-defined tokens of `vocabulary` (types has one entry per token); none is longer than
-  /// kMaxSpecialBytes. "</s>" counts as a control token even where it is a user-defined tag of HTML (Gemma), as in
-  /// llama.cpp.
+  /// Control, unknown and user-defined tokens of `vocabulary` (types has one entry per token); none
+  /// is longer than kMaxSpecialBytes. "</s>" counts as a control token even where it is a
+  /// user-defined tag of HTML (Gemma), as in llama.cpp.
   explicit SpecialCutter(const Vocabulary& vocabulary);
 
-  /// The special tokens in `text`, in text order, disjoint. Inside `plain` ranges (ascending, disjoint), and where a token
-  /// would touch one, only user-defined tokens count. Time and memory are linear in the text.
+  /// The special tokens in `text`, in text order, disjoint. Inside `plain` ranges (ascending,
+  /// disjoint), and where a token would touch one, only user-defined tokens count. Time and memory
+  /// are linear in the text.
   std::vector<SpecialMatch> find(std::string_view text, std::span<const TextRange> plain) const;
 
  private:
@@ -48,7 +49,7 @@ class SpecialCutter {
     std::int32_t shorter = -1;  // nearest ancestor that has a token
     std::uint32_t depth = 0;    // bytes from the root
     unsigned char byte = 0;
-    bool control = false;       // the token is a control or unknown token
+    bool control = false;  // the token is a control or unknown token
   };
   std::int32_t step(std::int32_t node, unsigned char byte) const;
   void insert(std::string_view text, std::int32_t token, bool control);

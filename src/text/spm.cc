@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The "llama" tokenizer model: characters are merged to the tokens of highest score, a character without a token becomes
-// one byte token per byte. (SentencePiece: Kudo and Richardson, 2018, arXiv 1808.06226.)
+// The "llama" tokenizer model: characters are merged to the tokens of highest score, a character
+// without a token becomes one byte token per byte. (SentencePiece: Kudo and Richardson, 2018, arXiv
+// 1808.06226.)
 #include <array>
 #include <bit>
 #include <cmath>
@@ -42,33 +43,41 @@ std::uint32_t priority_of(float score) {
 
 class SpmModel final : public TokenModel {
  public:
-  SpmModel(const Vocabulary& vocabulary, const TokenMap& map) : vocabulary_(vocabulary), map_(map) { byte_tokens_.fill(-1); }
+  SpmModel(const Vocabulary& vocabulary, const TokenMap& map) : vocabulary_(vocabulary), map_(map) {
+    byte_tokens_.fill(-1);
+  }
 
   Status init() {
     const std::size_t count = vocabulary_.tokens.size();
     if (vocabulary_.scores.size() != count) {
       return Error{ErrorCode::kInvalidFile,
-                   fmt::format("the vocabulary has {} tokens but {} scores", count, vocabulary_.scores.size())};
+                   fmt::format("the vocabulary has {} tokens but {} scores", count,
+                               vocabulary_.scores.size())};
     }
     for (std::size_t id = 0; id < count; ++id) {
       if (std::isnan(vocabulary_.scores[id])) {
-        return Error{ErrorCode::kInvalidFile, fmt::format("token {} has a score that is no number", id)};
+        return Error{ErrorCode::kInvalidFile,
+                     fmt::format("token {} has a score that is no number", id)};
       }
       if (static_cast<TokenType>(vocabulary_.types[id]) != TokenType::kByte) continue;
       const int byte = byte_of(vocabulary_.tokens[id]);
       if (byte < 0) {
-        return Error{ErrorCode::kInvalidFile, fmt::format("byte token {} is not spelled <0xXX>", id)};
+        return Error{ErrorCode::kInvalidFile,
+                     fmt::format("byte token {} is not spelled <0xXX>", id)};
       }
       byte_tokens_[static_cast<std::size_t>(byte)] = static_cast<std::int32_t>(id);
     }
     if (vocabulary_.unk < 0 && missing_bytes() > 0) {
       return Error{ErrorCode::kInvalidFile,
-                   fmt::format("the vocabulary has neither an unknown token nor a byte token for {} of the 256 bytes", missing_bytes())};
+                   fmt::format("the vocabulary has neither an unknown token nor a byte token for "
+                               "{} of the 256 bytes",
+                               missing_bytes())};
     }
     return {};
   }
 
-  void encode(std::string_view fragment, bool after_special, Scratch& scratch, std::vector<std::int32_t>& out) const override {
+  void encode(std::string_view fragment, bool after_special, Scratch& scratch,
+              std::vector<std::int32_t>& out) const override {
     std::string& text = scratch.bytes;
     text.clear();
     if (vocabulary_.add_space_prefix && after_special) text += kSpaceMark;
@@ -93,7 +102,8 @@ class SpmModel final : public TokenModel {
       return {token, priority_of(vocabulary_.scores[static_cast<std::size_t>(token)])};
     });
     const std::vector<Symbol>& symbols = merger.symbols();
-    for (std::int32_t i = symbols.empty() ? -1 : 0; i >= 0; i = symbols[static_cast<std::size_t>(i)].next) {
+    for (std::int32_t i = symbols.empty() ? -1 : 0; i >= 0;
+         i = symbols[static_cast<std::size_t>(i)].next) {
       const Symbol& symbol = symbols[static_cast<std::size_t>(i)];
       emit(view.substr(symbol.begin, symbol.end - symbol.begin), symbol.token, out);
     }
@@ -101,11 +111,13 @@ class SpmModel final : public TokenModel {
 
   void decode(std::int32_t id, std::string& out) const override {
     std::string_view text = vocabulary_.tokens[static_cast<std::size_t>(id)];
-    if (static_cast<TokenType>(vocabulary_.types[static_cast<std::size_t>(id)]) == TokenType::kByte) {
+    if (static_cast<TokenType>(vocabulary_.types[static_cast<std::size_t>(id)]) ==
+        TokenType::kByte) {
       out += static_cast<char>(byte_of(text));
       return;
     }
-    for (std::size_t mark = text.find(kSpaceMark); mark != std::string_view::npos; mark = text.find(kSpaceMark)) {
+    for (std::size_t mark = text.find(kSpaceMark); mark != std::string_view::npos;
+         mark = text.find(kSpaceMark)) {
       out += text.substr(0, mark);
       out += ' ';
       text.remove_prefix(mark + kSpaceMark.size());
@@ -120,7 +132,8 @@ class SpmModel final : public TokenModel {
   }
 
  private:
-  /// A token that plain text may become: the texts of control, unknown and byte tokens are spelled out instead.
+  /// A token that plain text may become: the texts of control, unknown and byte tokens are spelled
+  /// out instead.
   std::int32_t text_token(std::string_view text) const {
     const std::int32_t token = map_.find(text);
     if (token < 0) return -1;

@@ -16,7 +16,8 @@ std::uint64_t TokenMap::hash_of(std::string_view text) {
     if (bytes == 8) {
       std::memcpy(&word, text.data(), 8);
     } else {
-      for (std::size_t i = 0; i < bytes; ++i) word |= std::uint64_t{static_cast<unsigned char>(text[i])} << (8 * i);
+      for (std::size_t i = 0; i < bytes; ++i)
+        word |= std::uint64_t{static_cast<unsigned char>(text[i])} << (8 * i);
     }
     hash = (hash ^ word) * kMultiplier;
     hash ^= hash >> 32;
@@ -35,7 +36,8 @@ TokenMap::TokenMap(const StringTable& tokens) : tokens_(&tokens) {
     longest_ = std::max(longest_, text.size());
     const std::uint64_t hash = hash_of(text);
     std::size_t slot = hash & mask_;
-    while (slots_[slot].id >= 0 && !(slots_[slot].tag == tag_of(hash) && tokens[static_cast<std::size_t>(slots_[slot].id)] == text)) {
+    while (slots_[slot].id >= 0 && !(slots_[slot].tag == tag_of(hash) &&
+                                     tokens[static_cast<std::size_t>(slots_[slot].id)] == text)) {
       slot = (slot + 1) & mask_;
     }
     slots_[slot] = {tag_of(hash), static_cast<std::int32_t>(id)};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token text to id: an open-addressing hash table over a StringTable, which it does not own. Built once, then read
-// by any number of threads. A quarter of a million entries are built in a few milliseconds.
+// Token text to id: an open-addressing hash table over a StringTable, which it does not own. Built
+// once, then read by any number of threads. A quarter of a million entries are built in a few
+// milliseconds.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,8 @@ class TokenMap {
     for (std::size_t slot = hash & mask_;; slot = (slot + 1) & mask_) {
       const Slot& found = slots_[slot];
       if (found.id < 0) return -1;
-      if (found.tag == tag_of(hash) && (*tokens_)[static_cast<std::size_t>(found.id)] == text) return found.id;
+      if (found.tag == tag_of(hash) && (*tokens_)[static_cast<std::size_t>(found.id)] == text)
+        return found.id;
     }
   }
 

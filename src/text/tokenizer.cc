@@ -14,45 +14,61 @@
 namespace segue::text {
 namespace {
 
-// Tokens that end a turn or a text in some family of models. Files often name only one of them as eos, and some give
-// them another type than control; such a name means nothing else, so they are control tokens whatever the file says.
+// Tokens that end a turn or a text in some family of models. Files often name only one of them as
+// eos, and some give them another type than control; such a name means nothing else, so they are
+// control tokens whatever the file says.
 constexpr std::array<std::string_view, 11> kStopNames{
-    "<end_of_turn>", "<turn|>", "<|im_end|>", "<|eot_id|>",      "<|eom_id|>",         "<|end_of_text|>",
-    "<|endoftext|>", "<|end|>", "<EOT>",      "<|end_of_turn|>", "<end_of_utterance>"};
+    "<end_of_turn>", "<turn|>",         "<|im_end|>",        "<|eot_id|>",
+    "<|eom_id|>",    "<|end_of_text|>", "<|endoftext|>",     "<|end|>",
+    "<EOT>",         "<|end_of_turn|>", "<end_of_utterance>"};
 
-Error invalid(std::string message) { return {ErrorCode::kInvalidFile, "vocabulary: " + std::move(message)}; }
+Error invalid(std::string message) {
+  return {ErrorCode::kInvalidFile, "vocabulary: " + std::move(message)};
+}
 
 /// Counts, ranges and flags; fills in absent types.
 Status check(Vocabulary& vocabulary) {
   const std::size_t count = vocabulary.tokens.size();
   if (count == 0) return invalid("it has no tokens");
-  if (count > std::size_t{1} << 28) return invalid(fmt::format("{} tokens are more than the {} allowed", count, 1 << 28));
-  if (vocabulary.types.empty()) vocabulary.types.assign(count, static_cast<std::int32_t>(TokenType::kNormal));
-  if (vocabulary.types.size() != count) return invalid(fmt::format("{} tokens but {} types", count, vocabulary.types.size()));
+  if (count > std::size_t{1} << 28)
+    return invalid(fmt::format("{} tokens are more than the {} allowed", count, 1 << 28));
+  if (vocabulary.types.empty())
+    vocabulary.types.assign(count, static_cast<std::int32_t>(TokenType::kNormal));
+  if (vocabulary.types.size() != count)
+    return invalid(fmt::format("{} tokens but {} types", count, vocabulary.types.size()));
   for (std::size_t id = 0; id < count; ++id) {
     const std::int32_t type = vocabulary.types[id];
-    if (type < static_cast<std::int32_t>(TokenType::kNormal) || type > static_cast<std::int32_t>(TokenType::kByte)) {
+    if (type < static_cast<std::int32_t>(TokenType::kNormal) ||
+        type > static_cast<std::int32_t>(TokenType::kByte)) {
       return invalid(fmt::format("token {} has type {} (allowed: 1 to 6)", id, type));
     }
     const auto kind = static_cast<TokenType>(type);
-    const bool special = kind == TokenType::kControl || kind == TokenType::kUnknown || kind == TokenType::kUserDefined;
+    const bool special = kind == TokenType::kControl || kind == TokenType::kUnknown ||
+                         kind == TokenType::kUserDefined;
     if (special && vocabulary.tokens[id].size() > kMaxSpecialBytes) {
-      return invalid(fmt::format("special token {} has {} bytes (allowed: {})", id, vocabulary.tokens[id].size(), kMaxSpecialBytes));
+      return invalid(fmt::format("special token {} has {} bytes (allowed: {})", id,
+                                 vocabulary.tokens[id].size(), kMaxSpecialBytes));
     }
   }
   const std::array<std::pair<std::string_view, std::int32_t>, 4> named{
-      {{"bos", vocabulary.bos}, {"eos", vocabulary.eos}, {"eot", vocabulary.eot}, {"unknown", vocabulary.unk}}};
+      {{"bos", vocabulary.bos},
+       {"eos", vocabulary.eos},
+       {"eot", vocabulary.eot},
+       {"unknown", vocabulary.unk}}};
   for (const auto& [name, id] : named) {
     if (id < -1 || id >= static_cast<std::int64_t>(count)) {
       return invalid(fmt::format("the {} token is {}, but there are {} tokens", name, id, count));
     }
   }
-  if (vocabulary.add_bos && vocabulary.bos < 0) return invalid("prompts should begin with bos, but there is no bos token");
-  if (vocabulary.add_eos && vocabulary.eos < 0) return invalid("prompts should end with eos, but there is no eos token");
+  if (vocabulary.add_bos && vocabulary.bos < 0)
+    return invalid("prompts should begin with bos, but there is no bos token");
+  if (vocabulary.add_eos && vocabulary.eos < 0)
+    return invalid("prompts should end with eos, but there is no eos token");
   return {};
 }
 
-/// How much of `text` one call of a model may take: all, or a long part that ends between characters.
+/// How much of `text` one call of a model may take: all, or a long part that ends between
+/// characters.
 std::size_t part_bytes(std::string_view text) {
   if (text.size() <= kMaxFragmentBytes) return text.size();
   return kMaxFragmentBytes - utf8_incomplete_tail(text.substr(0, kMaxFragmentBytes));
@@ -67,7 +83,9 @@ struct Tokenizer::Impl {
   }
 
   TokenType type(std::size_t id) const { return static_cast<TokenType>(vocabulary.types[id]); }
-  bool control(std::size_t id) const { return type(id) == TokenType::kControl || type(id) == TokenType::kUnknown; }
+  bool control(std::size_t id) const {
+    return type(id) == TokenType::kControl || type(id) == TokenType::kUnknown;
+  }
 
   void build_pieces() {
     pieces.reserve(vocabulary.tokens.size(), vocabulary.tokens.bytes());
@@ -86,13 +104,15 @@ struct Tokenizer::Impl {
       const std::int32_t id = map.find(name);
       if (id < 0) continue;
       stops.push_back(id);
-      vocabulary.types[static_cast<std::size_t>(id)] = static_cast<std::int32_t>(TokenType::kControl);
+      vocabulary.types[static_cast<std::size_t>(id)] =
+          static_cast<std::int32_t>(TokenType::kControl);
     }
     std::sort(stops.begin(), stops.end());
     stops.erase(std::unique(stops.begin(), stops.end()), stops.end());
   }
 
-  void encode(std::string_view text, std::span<const TextRange> plain, std::vector<std::int32_t>& out) const {
+  void encode(std::string_view text, std::span<const TextRange> plain,
+              std::vector<std::int32_t>& out) const {
     Scratch scratch;
     bool after_special = true;
     const auto encode_plain = [&](std::string_view fragment) {
@@ -126,12 +146,15 @@ Tokenizer::~Tokenizer() = default;
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::create(Vocabulary vocabulary) {
   if (vocabulary.model != "llama" && vocabulary.model != "gpt2") {
-    return Error{ErrorCode::kUnsupported, fmt::format("unknown tokenizer model \"{}\" (known: llama, gpt2)", vocabulary.model)};
+    return Error{
+        ErrorCode::kUnsupported,
+        fmt::format("unknown tokenizer model \"{}\" (known: llama, gpt2)", vocabulary.model)};
   }
   if (Status status = check(vocabulary); !status) return status.error();
   auto impl = std::make_unique<Impl>(std::move(vocabulary));
-  Result<std::unique_ptr<TokenModel>> model = impl->vocabulary.model == "llama" ? create_spm(impl->vocabulary, impl->map)
-                                                                               : create_bpe(impl->vocabulary, impl->map);
+  Result<std::unique_ptr<TokenModel>> model = impl->vocabulary.model == "llama"
+                                                  ? create_spm(impl->vocabulary, impl->map)
+                                                  : create_bpe(impl->vocabulary, impl->map);
   if (!model) return model.error();
   impl->model = std::move(model).value();
   impl->build_pieces();
@@ -140,21 +163,26 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::create(Vocabulary vocabulary) {
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool parse_special) const {
   const TextRange all{0, text.size()};
-  return encode(text, parse_special ? std::span<const TextRange>() : std::span<const TextRange>(&all, 1));
+  return encode(text,
+                parse_special ? std::span<const TextRange>() : std::span<const TextRange>(&all, 1));
 }
 
-std::vector<std::int32_t> Tokenizer::encode(std::string_view text, std::span<const TextRange> plain) const {
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text,
+                                            std::span<const TextRange> plain) const {
   std::vector<std::int32_t> ids;
   impl_->encode(text, plain, ids);
   return ids;
 }
 
-std::vector<std::int32_t> Tokenizer::encode_prompt(std::string_view text, bool parse_special) const {
+std::vector<std::int32_t> Tokenizer::encode_prompt(std::string_view text,
+                                                   bool parse_special) const {
   const TextRange all{0, text.size()};
-  return encode_prompt(text, parse_special ? std::span<const TextRange>() : std::span<const TextRange>(&all, 1));
+  return encode_prompt(
+      text, parse_special ? std::span<const TextRange>() : std::span<const TextRange>(&all, 1));
 }
 
-std::vector<std::int32_t> Tokenizer::encode_prompt(std::string_view text, std::span<const TextRange> plain) const {
+std::vector<std::int32_t> Tokenizer::encode_prompt(std::string_view text,
+                                                   std::span<const TextRange> plain) const {
   std::vector<std::int32_t> ids;
   if (impl_->vocabulary.add_bos) ids.push_back(impl_->vocabulary.bos);
   impl_->encode(text, plain, ids);
@@ -174,11 +202,15 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool special) c
   return text;
 }
 
-std::int32_t Tokenizer::vocab_size() const { return static_cast<std::int32_t>(impl_->vocabulary.tokens.size()); }
+std::int32_t Tokenizer::vocab_size() const {
+  return static_cast<std::int32_t>(impl_->vocabulary.tokens.size());
+}
 std::int32_t Tokenizer::bos() const { return impl_->vocabulary.bos; }
 std::int32_t Tokenizer::eos() const { return impl_->vocabulary.eos; }
 bool Tokenizer::add_bos() const { return impl_->vocabulary.add_bos; }
-bool Tokenizer::is_stop(std::int32_t id) const { return std::binary_search(impl_->stops.begin(), impl_->stops.end(), id); }
+bool Tokenizer::is_stop(std::int32_t id) const {
+  return std::binary_search(impl_->stops.begin(), impl_->stops.end(), id);
+}
 const std::vector<std::int32_t>& Tokenizer::stop_ids() const { return impl_->stops; }
 bool Tokenizer::is_control(std::int32_t id) const {
   return id >= 0 && id < vocab_size() && impl_->control(static_cast<std::size_t>(id));

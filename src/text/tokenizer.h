@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text to token ids and back: SentencePiece-style merging by score (Gemma 3, Llama 2) and byte-level BPE (SmolLM2,
-// Llama 3). Ids equal those of llama.cpp for the same file. Chat formats are in chat.h.
+// Text to token ids and back: SentencePiece-style merging by score (Gemma 3, Llama 2) and
+// byte-level BPE (SmolLM2, Llama 3). Ids equal those of llama.cpp for the same file. Chat formats
+// are in chat.h.
 #pragma once
 
 #include <cstdint>
@@ -20,27 +21,30 @@ namespace segue::text {
 /// Immutable after creation; all const members may be called from several threads at once.
 class Tokenizer {
  public:
-  /// kInvalidFile when the vocabulary contradicts itself, kUnsupported for models and pre-tokenizers that are unknown.
+  /// kInvalidFile when the vocabulary contradicts itself, kUnsupported for models and
+  /// pre-tokenizers that are unknown.
   static Result<std::unique_ptr<Tokenizer>> create(Vocabulary vocabulary);
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  /// Ids of `text`, any bytes, without bos and eos. `parse_special`: the texts of control tokens become those tokens;
-  /// otherwise they are plain text. Time is nearly linear in the length, whatever the text.
-  /// decode(encode(x)) == x, except that (1) "llama" vocabularies read U+2581 as a space and may put a space in front
-  /// (add_space_prefix), and (2) bytes that no token has (missing_bytes) are dropped, or become unk where that exists
-  /// in "llama" vocabularies.
+  /// Ids of `text`, any bytes, without bos and eos. `parse_special`: the texts of control tokens
+  /// become those tokens; otherwise they are plain text. Time is nearly linear in the length,
+  /// whatever the text. decode(encode(x)) == x, except that (1) "llama" vocabularies read U+2581 as
+  /// a space and may put a space in front (add_space_prefix), and (2) bytes that no token has
+  /// (missing_bytes) are dropped, or become unk where that exists in "llama" vocabularies.
   std::vector<std::int32_t> encode(std::string_view text, bool parse_special) const;
-  /// As encode with parse_special, but inside the `plain` ranges of `text` (ascending, disjoint) nothing becomes a control
-  /// token: for text that quotes a user.
+  /// As encode with parse_special, but inside the `plain` ranges of `text` (ascending, disjoint)
+  /// nothing becomes a control token: for text that quotes a user.
   std::vector<std::int32_t> encode(std::string_view text, std::span<const TextRange> plain) const;
   /// The same with bos in front (if add_bos) and eos behind (if add_eos).
   std::vector<std::int32_t> encode_prompt(std::string_view text, bool parse_special) const;
-  std::vector<std::int32_t> encode_prompt(std::string_view text, std::span<const TextRange> plain) const;
+  std::vector<std::int32_t> encode_prompt(std::string_view text,
+                                          std::span<const TextRange> plain) const;
 
-  /// Bytes that token `id` stands for: possibly a part of a character. Control and unknown tokens are empty unless
-  /// `special`; so are ids outside [0, vocab_size). Valid as long as the tokenizer.
+  /// Bytes that token `id` stands for: possibly a part of a character. Control and unknown tokens
+  /// are empty unless `special`; so are ids outside [0, vocab_size). Valid as long as the
+  /// tokenizer.
   std::string_view piece(std::int32_t id, bool special = false) const;
   /// The pieces joined.
   std::string decode(std::span<const std::int32_t> ids, bool special = false) const;
@@ -49,8 +53,8 @@ class Tokenizer {
   std::int32_t bos() const;  // -1: none
   std::int32_t eos() const;  // -1: none
   bool add_bos() const;
-  /// Does generation end with this token? eos, end of turn, and the control tokens that other models of the family
-  /// end a turn with. Ascending in `stop_ids`.
+  /// Does generation end with this token? eos, end of turn, and the control tokens that other
+  /// models of the family end a turn with. Ascending in `stop_ids`.
   bool is_stop(std::int32_t id) const;
   const std::vector<std::int32_t>& stop_ids() const;
   /// Control or unknown: no text of its own.
@@ -68,11 +72,13 @@ class Tokenizer {
   std::unique_ptr<const Impl> impl_;
 };
 
-/// Joins pieces into text that never ends inside a character: what a stream may print. Holds back at most 3 bytes.
+/// Joins pieces into text that never ends inside a character: what a stream may print. Holds back
+/// at most 3 bytes.
 class StreamDecoder {
  public:
   /// `tokenizer` must outlive this.
-  explicit StreamDecoder(const Tokenizer& tokenizer, bool special = false) : tokenizer_(tokenizer), special_(special) {}
+  explicit StreamDecoder(const Tokenizer& tokenizer, bool special = false)
+      : tokenizer_(tokenizer), special_(special) {}
 
   /// Whatever became complete. Bytes that can never become UTF-8 are passed through as they are.
   std::string push(std::int32_t id);

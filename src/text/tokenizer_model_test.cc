@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Both real vocabularies against the ids that llama.cpp gives (tests/golden/tokenizer, tools/goldens).
+// Both real vocabularies against the ids that llama.cpp gives (tests/golden/tokenizer,
+// tools/goldens).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,16 +37,19 @@ core::Json golden(const std::string& name) {
 
 std::vector<std::int32_t> ids_of(const core::Json& json) {
   std::vector<std::int32_t> ids;
-  for (const core::Json& id : *json.as_array()) ids.push_back(static_cast<std::int32_t>(*id.as_int()));
+  for (const core::Json& id : *json.as_array())
+    ids.push_back(static_cast<std::int32_t>(*id.as_int()));
   return ids;
 }
 
 /// Empty when equal; otherwise the first difference with what surrounds it.
-std::string first_difference(const Tokenizer& tokenizer, const std::vector<std::int32_t>& got, const std::vector<std::int32_t>& want) {
+std::string first_difference(const Tokenizer& tokenizer, const std::vector<std::int32_t>& got,
+                             const std::vector<std::int32_t>& want) {
   const auto at = static_cast<std::size_t>(
       std::mismatch(got.begin(), got.end(), want.begin(), want.end()).first - got.begin());
   if (at == got.size() && at == want.size()) return {};
-  std::string text = fmt::format("{} ids, expected {}; first difference at {}:", got.size(), want.size(), at);
+  std::string text =
+      fmt::format("{} ids, expected {}; first difference at {}:", got.size(), want.size(), at);
   for (const auto* ids : {&got, &want}) {
     text += ids == &got ? " got" : " expected";
     for (std::size_t i = at < 2 ? 0 : at - 2; i < std::min(at + 4, ids->size()); ++i) {
@@ -87,12 +91,16 @@ TEST_P(RealVocabulary, GivesTheIdsOfLlamaCppForEveryCase) {
     const std::string& text = *(*texts.as_array())[i].find("text")->as_string();
     const std::vector<std::int32_t> plain = ids_of(*cases[i].find("plain"));
     const core::Json* with_special = cases[i].find("special");
-    const std::vector<std::int32_t> special = with_special == nullptr ? plain : ids_of(*with_special);
-    EXPECT_EQ(first_difference(*tokenizer_, tokenizer_->encode(text, false), plain), "") << *cases[i].find("name")->as_string();
-    EXPECT_EQ(first_difference(*tokenizer_, tokenizer_->encode(text, true), special), "") << *cases[i].find("name")->as_string();
+    const std::vector<std::int32_t> special =
+        with_special == nullptr ? plain : ids_of(*with_special);
+    EXPECT_EQ(first_difference(*tokenizer_, tokenizer_->encode(text, false), plain), "")
+        << *cases[i].find("name")->as_string();
+    EXPECT_EQ(first_difference(*tokenizer_, tokenizer_->encode(text, true), special), "")
+        << *cases[i].find("name")->as_string();
     ids += plain.size() + special.size();
   }
-  std::cout << GetParam() << ": " << ids << " ids compared with " << *expected.find("recorded_with")->as_string() << "\n";
+  std::cout << GetParam() << ": " << ids << " ids compared with "
+            << *expected.find("recorded_with")->as_string() << "\n";
 }
 
 TEST_P(RealVocabulary, DecodesWhatItEncoded) {
@@ -101,10 +109,13 @@ TEST_P(RealVocabulary, DecodesWhatItEncoded) {
     std::string text = *item.find("text")->as_string();
     if (tokenizer_->missing_bytes() > 0) {
       // Bytes that no token has are dropped: compare without them.
-      std::erase_if(text, [&](char byte) { return tokenizer_->encode(std::string(1, byte), false).empty(); });
+      std::erase_if(
+          text, [&](char byte) { return tokenizer_->encode(std::string(1, byte), false).empty(); });
     }
-    EXPECT_EQ(tokenizer_->decode(tokenizer_->encode(text, false)), text) << *item.find("name")->as_string();
-    EXPECT_EQ(tokenizer_->decode(tokenizer_->encode(text, true), true), text) << *item.find("name")->as_string();
+    EXPECT_EQ(tokenizer_->decode(tokenizer_->encode(text, false)), text)
+        << *item.find("name")->as_string();
+    EXPECT_EQ(tokenizer_->decode(tokenizer_->encode(text, true), true), text)
+        << *item.find("name")->as_string();
   }
 }
 
@@ -118,14 +129,20 @@ TEST_P(RealVocabulary, EncodesAMillionBytesOfAnyShapeInAFewSeconds) {
   for (char& c : noise) c = static_cast<char>(random() % 256);
   for (std::size_t i = 0; i < kBytes; i += 2) alternating[i] = '\n';
   const std::vector<std::pair<std::string, std::string>> shapes{
-      {"random letters", letters},          {"one letter", std::string(kBytes, 'a')}, {"spaces", std::string(kBytes, ' ')},
-      {"newlines", std::string(kBytes, '\n')}, {"random bytes", noise},              {"newlines and spaces", alternating},
-      {"digits", std::string(kBytes, '7')}, {"angle brackets", std::string(kBytes, '<')}};
+      {"random letters", letters},
+      {"one letter", std::string(kBytes, 'a')},
+      {"spaces", std::string(kBytes, ' ')},
+      {"newlines", std::string(kBytes, '\n')},
+      {"random bytes", noise},
+      {"newlines and spaces", alternating},
+      {"digits", std::string(kBytes, '7')},
+      {"angle brackets", std::string(kBytes, '<')}};
   for (const auto& [name, text] : shapes) {
     const double start_us = core::now_us();
     const std::vector<std::int32_t> ids = tokenizer_->encode(text, true);
     const double us = core::now_us() - start_us;
-    std::cout << fmt::format("{}: {}: {} ids in {:.0f} ms\n", GetParam(), name, ids.size(), us / 1000);
+    std::cout << fmt::format("{}: {}: {} ids in {:.0f} ms\n", GetParam(), name, ids.size(),
+                             us / 1000);
     EXPECT_LT(us, 20e6) << name;
   }
 }
@@ -140,14 +157,18 @@ TEST_P(RealVocabulary, IsReadyInAMomentAndEncodesTheTextInMilliseconds) {
     best_us = std::min(best_us, core::now_us() - start_us);
     ASSERT_FALSE(ids.empty());
   }
-  std::cout << fmt::format("{}: created in {:.1f} ms, {} bytes encoded in {:.2f} ms\n", GetParam(), create_us_ / 1000, text.size(),
-                           best_us / 1000);
+  std::cout << fmt::format("{}: created in {:.1f} ms, {} bytes encoded in {:.2f} ms\n", GetParam(),
+                           create_us_ / 1000, text.size(), best_us / 1000);
   EXPECT_LT(create_us_, 3e6);
   EXPECT_LT(best_us, 1e6);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, RealVocabulary, testing::Values("gemma-3-270m-q4_k_m", "SmolLM2-135M-Instruct.Q4_1"),
-                         [](const auto& model) { return std::string(model.param).starts_with("gemma") ? "Gemma3" : "SmolLm2"; });
+INSTANTIATE_TEST_SUITE_P(Models, RealVocabulary,
+                         testing::Values("gemma-3-270m-q4_k_m", "SmolLM2-135M-Instruct.Q4_1"),
+                         [](const auto& model) {
+                           return std::string(model.param).starts_with("gemma") ? "Gemma3"
+                                                                                : "SmolLm2";
+                         });
 
 }  // namespace
 }  // namespace segue::text

@@ -7,7 +7,8 @@
 
 namespace segue::text {
 
-/// Bytes of the well-formed UTF-8 character at `position` (no surrogates, no overlong forms); 0 if there is none.
+/// Bytes of the well-formed UTF-8 character at `position` (no surrogates, no overlong forms); 0 if
+/// there is none.
 std::size_t utf8_character(std::string_view text, std::size_t position);
 
 /// Bytes at the end of `text` that begin a character and lack the rest: 0 to 3.

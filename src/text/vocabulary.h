@@ -50,29 +50,30 @@ enum class TokenType : std::uint8_t {
   kControl = 3,      // never produced by plain text: only where special tokens are parsed
   kUserDefined = 4,  // cut out of every text before anything else
   kUnused = 5,
-  kByte = 6,         // "<0xXX>", one byte
+  kByte = 6,  // "<0xXX>", one byte
 };
 
 struct Vocabulary {
-  std::string model;                  // "llama" (SentencePiece-style) or "gpt2" (byte-level BPE)
-  std::string pre;                    // how "gpt2" cuts text into words; "llama" has no such step and ignores it
-  StringTable tokens;                 // [tokens] texts by id
-  std::vector<float> scores;          // [tokens], "llama" only
-  std::vector<std::int32_t> types;    // [tokens] as TokenType; empty: all normal
-  StringTable merges;                 // "left right", best first, "gpt2" only
-  std::int32_t bos = -1;              // -1: none
+  std::string model;   // "llama" (SentencePiece-style) or "gpt2" (byte-level BPE)
+  std::string pre;     // how "gpt2" cuts text into words; "llama" has no such step and ignores it
+  StringTable tokens;  // [tokens] texts by id
+  std::vector<float> scores;        // [tokens], "llama" only
+  std::vector<std::int32_t> types;  // [tokens] as TokenType; empty: all normal
+  StringTable merges;               // "left right", best first, "gpt2" only
+  std::int32_t bos = -1;            // -1: none
   std::int32_t eos = -1;
-  std::int32_t eot = -1;              // end of turn, where the file names it
+  std::int32_t eot = -1;  // end of turn, where the file names it
   std::int32_t unk = -1;
-  bool add_bos = false;               // prompts begin with bos
-  bool add_eos = false;               // prompts end with eos
-  bool add_space_prefix = false;      // a space goes before the text and after each special token, "llama" only
-  std::string chat_template;          // as in the file; empty: none
-  std::string architecture;           // as in the file; only chat.h looks at it
+  bool add_bos = false;  // prompts begin with bos
+  bool add_eos = false;  // prompts end with eos
+  bool add_space_prefix =
+      false;  // a space goes before the text and after each special token, "llama" only
+  std::string chat_template;  // as in the file; empty: none
+  std::string architecture;   // as in the file; only chat.h looks at it
 };
 
-/// Reads the tokenizer.* keys. What is absent gets the default of the tokenizer model. kInvalidFile when the file has
-/// no tokenizer or a key of the wrong type.
+/// Reads the tokenizer.* keys. What is absent gets the default of the tokenizer model. kInvalidFile
+/// when the file has no tokenizer or a key of the wrong type.
 Result<Vocabulary> vocabulary_from_gguf(const gguf::File& file);
 
 }  // namespace segue::text

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tokenizer.* keys of a GGUF file as a Vocabulary. Absent keys take the defaults that the format's converters rely on.
+// The tokenizer.* keys of a GGUF file as a Vocabulary. Absent keys take the defaults that the
+// format's converters rely on.
 #include <limits>
 
 #include <fmt/format.h>
@@ -24,7 +25,8 @@ class Reader {
     // A file says "none" with -1 as u32 or i32.
     if (value == std::numeric_limits<std::uint32_t>::max()) value = -1;
     if (value < -1 || value > std::numeric_limits<std::int32_t>::max()) {
-      fail({ErrorCode::kInvalidFile, fmt::format("{}: {} is {}, which is no token id", file_.path(), key(name), value)});
+      fail({ErrorCode::kInvalidFile,
+            fmt::format("{}: {} is {}, which is no token id", file_.path(), key(name), value)});
       return;
     }
     out = static_cast<std::int32_t>(value);
@@ -37,13 +39,16 @@ class Reader {
     out.reserve(texts->size(), bytes);
     for (std::string_view text : *texts) out.add(text);
   }
-  void floats(std::string_view name, std::vector<float>& out) { take(file_.floats(key(name)), out); }
+  void floats(std::string_view name, std::vector<float>& out) {
+    take(file_.floats(key(name)), out);
+  }
   void integers(std::string_view name, std::vector<std::int32_t>& out) {
     Result<std::vector<std::int64_t>> values = file_.integers(key(name));
     if (!values) return fail(values.error());
     out.reserve(values->size());
     // What does not fit is no token type either; 0 is refused later with the token's id.
-    for (std::int64_t value : *values) out.push_back(value > 0 && value < 100 ? static_cast<std::int32_t>(value) : 0);
+    for (std::int64_t value : *values)
+      out.push_back(value > 0 && value < 100 ? static_cast<std::int32_t>(value) : 0);
   }
   Status status() const { return error_ ? Status(*error_) : Status(); }
 

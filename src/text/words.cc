@@ -16,8 +16,10 @@
 namespace segue::text {
 namespace {
 
-// White_Space of Unicode for use inside a class. (PCRE2's own \s has U+180E too, which is no white space since 6.3.)
-#define SPACE R"(\x09-\x0d\x20\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})"
+// White_Space of Unicode for use inside a class. (PCRE2's own \s has U+180E too, which is no white
+// space since 6.3.)
+#define SPACE \
+  R"(\x09-\x0d\x20\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})"
 
 struct PreTokenizer {
   std::string_view name;
@@ -28,7 +30,8 @@ struct PreTokenizer {
 // One digit at a time, then the words of GPT-2.
 constexpr std::array<std::string_view, 2> kSmolLm{
     R"(\p{N})",
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{L}\p{N})" SPACE R"(]+|[)" SPACE R"(]+(?![^)" SPACE R"(]))",
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{L}\p{N})" SPACE R"(]+|[)" SPACE
+    R"(]+(?![^)" SPACE R"(]))",
 };
 constexpr std::array<std::string_view, 1> kLlama3{
     R"('[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\p{L}\p{N})" SPACE
@@ -65,13 +68,15 @@ struct WordSplitter::Expression {
   explicit Expression(std::string_view pattern) {
     int error = 0;
     PCRE2_SIZE position = 0;
-    code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF, &error, &position, nullptr);
+    code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF,
+                         &error, &position, nullptr);
     CHECK(code != nullptr);
     // Without a compiler for this machine the interpreter does the same, slower.
     static_cast<void>(pcre2_jit_compile(code, PCRE2_JIT_COMPLETE));
     limits = pcre2_match_context_create(nullptr);
     CHECK(limits != nullptr);
-    pcre2_set_match_limit(limits, UINT32_MAX);  // the steps of one match grow with the length of a run of spaces
+    pcre2_set_match_limit(
+        limits, UINT32_MAX);  // the steps of one match grow with the length of a run of spaces
   }
   ~Expression() {
     pcre2_match_context_free(limits);
@@ -81,13 +86,16 @@ struct WordSplitter::Expression {
   Expression& operator=(const Expression&) = delete;
 
   /// Appends the matches in `piece` (UTF-8) and what lies between them.
-  void split(std::string_view piece, pcre2_match_data* data, std::vector<std::string_view>& out) const {
+  void split(std::string_view piece, pcre2_match_data* data,
+             std::vector<std::string_view>& out) const {
     const auto* subject = reinterpret_cast<PCRE2_SPTR>(piece.data());
     std::size_t done = 0;
     while (done < piece.size()) {
-      int matched = pcre2_match(code, subject, piece.size(), done, PCRE2_NO_UTF_CHECK, data, limits);
+      int matched =
+          pcre2_match(code, subject, piece.size(), done, PCRE2_NO_UTF_CHECK, data, limits);
       if (matched == PCRE2_ERROR_JIT_STACKLIMIT) {
-        matched = pcre2_match(code, subject, piece.size(), done, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data, limits);
+        matched = pcre2_match(code, subject, piece.size(), done, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
+                              data, limits);
       }
       if (matched < 0) break;  // no further match
       const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(data);
@@ -122,7 +130,8 @@ Result<WordSplitter> WordSplitter::create(std::string_view pre) {
     known += known.empty() ? "" : ", ";
     known += candidate.name;
   }
-  return Error{ErrorCode::kUnsupported, fmt::format("unknown pre-tokenizer \"{}\" (known: {})", pre, known)};
+  return Error{ErrorCode::kUnsupported,
+               fmt::format("unknown pre-tokenizer \"{}\" (known: {})", pre, known)};
 }
 
 void WordSplitter::split(std::string_view text, std::vector<std::string_view>& words,
