@@ -59,6 +59,7 @@ struct Engine::Impl {
   attention::Policy policy = attention::Policy::kSegue;
   std::unique_ptr<engine::Runtime> runtime;
   std::unique_ptr<engine::Loop> loop;
+  speculate::Controller controller;
   std::int64_t context = 0;
   std::int64_t steps = 0;
   std::unique_ptr<engine::Sequence> warm;  // finished, its cache kept for a prompt that continues it
@@ -162,7 +163,7 @@ Status Engine::Impl::step(std::vector<std::unique_ptr<InFlight>>& active) {
     prefilling = prefilling || in_prefill;
     batch.push_back(&one->sequence);
   }
-  const Result<engine::StepReport> report = loop->step(batch, policy);
+  const Result<engine::StepReport> report = loop->step(batch, policy, controller);
   if (!report.ok()) return report.error();
   if (options.trace) options.trace(engine::trace_step(*report, steps).dump());
   ++steps;
@@ -188,6 +189,7 @@ Status Engine::Impl::run(std::deque<InFlight>& waiting, std::vector<std::optiona
       if (cancelled && !one->sequence.finished) one->sequence.finished = FinishReason::kCancelled;
       if (!one->sequence.finished) continue;
       results[one->index] = complete(*one);
+      controller.forget(one->sequence.key);
       if (one->sequence.cache_id.value >= 0) {
         if (keep_warm) {
           one->sequence.output.reset();

@@ -71,7 +71,6 @@ Result<Sequence> Loop::fork(const Sequence& from) {
 }
 
 void Loop::release(Sequence& sequence) {
-  controller_.forget(sequence.key);
   cache_.destroy(sequence.cache_id);
   sequence.cache_id = {};
 }
@@ -86,7 +85,7 @@ void Loop::build_prefill(Block& block) {
 }
 
 /// Fills the decode blocks: the newest token, then as many drafts as the controller (or the fixed k) wants.
-void Loop::draft(std::span<Block> blocks) {
+void Loop::draft(std::span<Block> blocks, speculate::Controller& controller) {
   std::vector<speculate::DraftOffer> offers;
   std::vector<Block*> offering;
   for (Block& block : blocks) {
@@ -103,14 +102,14 @@ void Loop::draft(std::span<Block> blocks) {
         sequence.drafter->draft(sequence.tokens, std::span(proposed).first(static_cast<std::size_t>(most)));
     block.rows.insert(block.rows.end(), proposed.begin(), proposed.begin() + drafted.tokens);
     if (sequence.spec == SpecMode::kAuto) {
-      controller_.observe_draft(sequence.key, drafted.grade, std::span(block.rows).subspan(1));
+      controller.observe_draft(sequence.key, drafted.grade, std::span(block.rows).subspan(1));
       offers.push_back({sequence.key, block.depth, drafted.tokens, drafted.grade, true});
       offering.push_back(&block);
     }
     block.draft_us = core::now_us() - start;
   }
   std::vector<speculate::Decision> decisions(offers.size());
-  if (!offers.empty()) controller_.decide(offers, decisions);
+  if (!offers.empty()) controller.decide(offers, decisions);
   for (std::size_t i = 0; i < offers.size(); ++i) {
     offering[i]->rows.resize(static_cast<std::size_t>(1 + decisions[i].draft));
   }
@@ -158,7 +157,7 @@ void Loop::emit(Sequence& sequence, std::int32_t token, const float* logits) {
 }
 
 /// Samples the block's rows in order, keeps what agrees, commits. Returns the rows of logits that it had.
-int Loop::take(Block& block, const float* logits, SequenceStep& record) {
+int Loop::take(Block& block, const float* logits, speculate::Controller& controller, SequenceStep& record) {
   Sequence& sequence = *block.sequence;
   const std::int64_t vocab = runtime_.model->config().vocab;
   const std::span<const std::int32_t> drafts =
@@ -187,13 +186,14 @@ int Loop::take(Block& block, const float* logits, SequenceStep& record) {
   record.accepted = accepted.drafts;
   record.emitted = static_cast<int>(sequence.generated() - before);
   if (sequence.spec == SpecMode::kAuto && sequence.drafter != nullptr) {
-    controller_.observe_tokens(sequence.key, std::span<const std::int32_t>(sampled).first(count));
+    controller.observe_tokens(sequence.key, std::span<const std::int32_t>(sampled).first(count));
   }
   if (sequence.drafter != nullptr) sequence.drafter->observe(sequence.tokens, accepted.drafts);
   return block.logits;
 }
 
-Result<StepReport> Loop::step(std::span<Sequence* const> sequences, attention::Policy policy) {
+Result<StepReport> Loop::step(std::span<Sequence* const> sequences, attention::Policy policy,
+                              speculate::Controller& controller) {
   const double start = core::now_us();
   blocks_.clear();
   bool any_prefill = false;
@@ -208,7 +208,7 @@ Result<StepReport> Loop::step(std::span<Sequence* const> sequences, attention::P
     build_prefill(blocks_.back());
   }
   if (blocks_.empty()) return StepReport{};
-  draft(blocks_);
+  draft(blocks_, controller);
   const double drafted = core::now_us();
   const Result<model::StepOutput> output = run_target(blocks_, policy);
   if (!output.ok()) return output.error();
@@ -219,7 +219,7 @@ Result<StepReport> Loop::step(std::span<Sequence* const> sequences, attention::P
   for (Block& block : blocks_) {
     SequenceStep record{block.sequence->key, block.depth, static_cast<int>(block.rows.size()),
                         block.prefill ? 0 : static_cast<int>(block.rows.size()) - 1, 0, 0, block.prefill};
-    logits_row += take(block, output->logits + logits_row * runtime_.model->config().vocab, record);
+    logits_row += take(block, output->logits + logits_row * runtime_.model->config().vocab, controller, record);
     records_.push_back(record);
   }
   const double end = core::now_us();
@@ -234,7 +234,7 @@ Result<StepReport> Loop::step(std::span<Sequence* const> sequences, attention::P
     blocks_[i].sequence->stats.record({record.depth, record.drafted, record.accepted, blocks_[i].draft_us,
                                        report.verify_us * share, report.other_us * share});
   }
-  if (!any_prefill) controller_.observe_step(rows, report.total_us);
+  if (!any_prefill) controller.observe_step(rows, report.total_us);
   return report;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loop: one step at a time over the sequences that it is given: draft, verify, accept, commit. It owns the cache and
-// the controller, decides nothing about which requests run (engine.cc does), and reports every step.
+// Loop: one step at a time over the sequences that it is given: draft, verify, accept, commit. It owns the cache,
+// decides nothing about which requests run (engine.cc does), and reports every step.
 #pragma once
 
 #include <cstdint>
@@ -63,16 +63,15 @@ class Loop {
   void release(Sequence& sequence);
 
   /// One step. Sequences in their prompt take the next chunk, the others draft and verify; finished ones are skipped.
-  /// An error leaves the sequences as they were before the step.
-  Result<StepReport> step(std::span<Sequence* const> sequences, attention::Policy policy);
+  /// `controller` chooses k for the sequences of SpecMode::kAuto and learns from every step. An error leaves the
+  /// sequences as they were before the step.
+  Result<StepReport> step(std::span<Sequence* const> sequences, attention::Policy policy,
+                          speculate::Controller& controller);
 
   std::int64_t cached(const Sequence& sequence) const { return cache_.length(sequence.cache_id); }
   kv::Cache& cache() { return cache_; }
   const LoopOptions& options() const { return options_; }
   Runtime& runtime() { return runtime_; }
-  const speculate::Controller& controller() const { return controller_; }
-  /// Forgets what was learnt: the next decision is a cold start.
-  void reset_controller() { controller_ = speculate::Controller(); }
 
  private:
   struct Block {  // one sequence's part of the step being built
@@ -86,15 +85,14 @@ class Loop {
 
   Loop(Runtime& runtime, const LoopOptions& options, kv::Cache cache);
   void build_prefill(Block& block);
-  void draft(std::span<Block> blocks);
+  void draft(std::span<Block> blocks, speculate::Controller& controller);
   Result<model::StepOutput> run_target(std::span<Block> blocks, attention::Policy policy);
-  int take(Block& block, const float* logits, SequenceStep& record);
+  int take(Block& block, const float* logits, speculate::Controller& controller, SequenceStep& record);
   void emit(Sequence& sequence, std::int32_t token, const float* logits);
 
   Runtime& runtime_;
   LoopOptions options_;
   kv::Cache cache_;
-  speculate::Controller controller_;
   speculate::SampleScratch scratch_;
   std::int64_t next_key_ = 1;
   std::vector<Block> blocks_;

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Student's t quantiles come from a short table: beyond 30 degrees of freedom the normal's is within 2 %.
+#include "lab/stats.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "core/check.h"
+
+namespace segue::lab {
+namespace {
+
+double t_quantile_975(std::size_t freedom) {
+  constexpr std::array kTable{12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+                              2.201,  2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
+                              2.080,  2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042};
+  return freedom <= kTable.size() ? kTable[freedom - 1] : 1.96 + 2.5 / static_cast<double>(freedom);
+}
+
+}  // namespace
+
+double percentile(std::span<const double> samples, double p) {
+  if (samples.empty()) return 0;
+  std::vector<double> sorted(samples.begin(), samples.end());
+  std::ranges::sort(sorted);
+  const double place = p / 100 * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<std::size_t>(place);
+  const std::size_t above = std::min(below + 1, sorted.size() - 1);
+  return std::lerp(sorted[below], sorted[above], place - static_cast<double>(below));
+}
+
+double median(std::span<const double> samples) { return percentile(samples, 50); }
+
+Ratio paired_ratio(std::span<const double> a, std::span<const double> b) {
+  CHECK(a.size() == b.size());
+  std::vector<double> logs;
+  for (std::size_t i = 0; i < a.size(); ++i) logs.push_back(std::log(a[i] / b[i]));
+  Ratio ratio;
+  ratio.median = std::exp(median(logs));
+  if (logs.size() < 2) return {ratio.median, 0, std::numeric_limits<double>::infinity()};
+  const double low = percentile(logs, 1);
+  const double high = percentile(logs, 99);
+  double sum = 0;
+  for (double& value : logs) sum += value = std::clamp(value, low, high);
+  const double mean = sum / static_cast<double>(logs.size());
+  double squares = 0;
+  for (double value : logs) squares += (value - mean) * (value - mean);
+  const double deviation = std::sqrt(squares / static_cast<double>(logs.size() - 1));
+  const double half = t_quantile_975(logs.size() - 1) * deviation / std::sqrt(static_cast<double>(logs.size()));
+  ratio.low95 = std::exp(mean - half);
+  ratio.high95 = std::exp(mean + half);
+  return ratio;
+}
+
+core::Json samples_json(std::span<const double> samples) {
+  core::Json json = core::Json::object();
+  return json.set("median", median(samples)).set("samples", std::vector<double>(samples.begin(), samples.end()));
+}
+
+core::Json ratio_json(const Ratio& ratio) {
+  core::Json json = core::Json::object();
+  return json.set("median", ratio.median).set("low95", ratio.low95).set("high95", ratio.high95);
+}
+
+}  // namespace segue::lab
