@@ -62,29 +62,33 @@ std::string first_difference(const Tokenizer& tokenizer, const std::vector<std::
 class RealVocabulary : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    const std::string path = model_path(std::string(GetParam()) + ".gguf");
+    golden_ = golden(std::string(GetParam()) + ".json");
+    ASSERT_NE(golden_.find("model"), nullptr);
+    const std::string path = model_path(*golden_.find("model")->as_string());
     if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is not there";
     Result<gguf::File> file = gguf::File::open(path);
     ASSERT_TRUE(file.ok()) << file.error().message;
     const double start_us = core::now_us();
     Result<Vocabulary> vocabulary = vocabulary_from_gguf(*file);
     ASSERT_TRUE(vocabulary.ok()) << vocabulary.error().message;
+    if (const core::Json* pre = golden_.find("pre"); !pre->is_null())
+      vocabulary->pre = *pre->as_string();
     Result<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::create(std::move(vocabulary).value());
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
     create_us_ = core::now_us() - start_us;
     tokenizer_ = std::move(tokenizer).value();
   }
 
+  core::Json golden_;
   double create_us_ = 0;
   std::unique_ptr<Tokenizer> tokenizer_;
 };
 
 TEST_P(RealVocabulary, GivesTheIdsOfLlamaCppForEveryCase) {
   const core::Json texts = golden("cases.json");
-  const core::Json expected = golden(std::string(GetParam()) + ".json");
-  ASSERT_EQ(tokenizer_->vocab_size(), *expected.find("vocab_size")->as_int());
-  EXPECT_EQ(tokenizer_->encode_prompt("Hello", false), ids_of(*expected.find("with_bos")));
-  const core::Json::Array& cases = *expected.find("cases")->as_array();
+  ASSERT_EQ(tokenizer_->vocab_size(), *golden_.find("vocab_size")->as_int());
+  EXPECT_EQ(tokenizer_->encode_prompt("Hello", false), ids_of(*golden_.find("with_bos")));
+  const core::Json::Array& cases = *golden_.find("cases")->as_array();
   ASSERT_EQ(texts.as_array()->size(), cases.size());
   std::size_t ids = 0;
   for (std::size_t i = 0; i < cases.size(); ++i) {
@@ -100,7 +104,7 @@ TEST_P(RealVocabulary, GivesTheIdsOfLlamaCppForEveryCase) {
     ids += plain.size() + special.size();
   }
   std::cout << GetParam() << ": " << ids << " ids compared with "
-            << *expected.find("recorded_with")->as_string() << "\n";
+            << *golden_.find("recorded_with")->as_string() << "\n";
 }
 
 TEST_P(RealVocabulary, DecodesWhatItEncoded) {
@@ -163,12 +167,16 @@ TEST_P(RealVocabulary, IsReadyInAMomentAndEncodesTheTextInMilliseconds) {
   EXPECT_LT(best_us, 1e6);
 }
 
+std::string short_name(const testing::TestParamInfo<const char*>& info) {
+  const std::string name = info.param;
+  if (name.starts_with("gemma")) return "Gemma3";
+  return name.ends_with("llama-bpe") ? "SmolLm2WithThePreTokenizerOfLlama3" : "SmolLm2";
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, RealVocabulary,
-                         testing::Values("gemma-3-270m-q4_k_m", "SmolLM2-135M-Instruct.Q4_1"),
-                         [](const auto& model) {
-                           return std::string(model.param).starts_with("gemma") ? "Gemma3"
-                                                                                : "SmolLm2";
-                         });
+                         testing::Values("gemma-3-270m-q4_k_m", "SmolLM2-135M-Instruct.Q4_1",
+                                         "SmolLM2-135M-Instruct.Q4_1.llama-bpe"),
+                         short_name);
 
 }  // namespace
 }  // namespace segue::text

@@ -3,7 +3,8 @@
 
 Usage: python tokenizer_goldens.py [--models DIR] [--out DIR]      (needs llama-cpp-python)
 
-Writes cases.json (the texts) and one file of ids per model. The tokenizer model test compares with them.
+Writes cases.json (the texts) and one file of ids per vocabulary. The tokenizer model test compares with them. There is
+no small Llama 3 file, so its pre-tokenizer is recorded with the vocabulary of SmolLM2.
 """
 import argparse
 import hashlib
@@ -11,8 +12,15 @@ import importlib.metadata
 import json
 import os
 import random
+import struct
+import tempfile
 
-MODELS = ["gemma-3-270m-q4_k_m.gguf", "SmolLM2-135M-Instruct.Q4_1.gguf"]
+# Name of the record, file, pre-tokenizer to put in place of the file's own.
+RECORDS = [
+    ("gemma-3-270m-q4_k_m", "gemma-3-270m-q4_k_m.gguf", None),
+    ("SmolLM2-135M-Instruct.Q4_1", "SmolLM2-135M-Instruct.Q4_1.gguf", None),
+    ("SmolLM2-135M-Instruct.Q4_1.llama-bpe", "SmolLM2-135M-Instruct.Q4_1.gguf", "llama-bpe"),
+]
 
 PARAGRAPHS = [
     # Latin, English
@@ -179,6 +187,20 @@ def sha256(path):
     return digest.hexdigest()
 
 
+def with_pre_tokenizer(path, pre, out):
+    """A copy of the file at `path` whose tokenizer.ggml.pre is `pre`; good for its vocabulary only."""
+    def gguf_string(text):
+        return struct.pack("<Q", len(text)) + text.encode()
+
+    with open(path, "rb") as file:
+        data = file.read()
+    key = gguf_string("tokenizer.ggml.pre") + struct.pack("<I", 8)
+    begin = data.index(key) + len(key)
+    (length,) = struct.unpack_from("<Q", data, begin)
+    with open(out, "wb") as file:
+        file.write(data[:begin] + gguf_string(pre) + data[begin + 8 + length:] + bytes(64))
+
+
 def main():
     import llama_cpp
 
@@ -193,9 +215,14 @@ def main():
     with open(os.path.join(args.out, "cases.json"), "w", encoding="utf-8") as file:
         rows = [json.dumps({"name": name, "text": text}) for name, text in cases]
         file.write("[\n" + ",\n".join(rows) + "\n]\n")
-    for name in MODELS:
-        path = os.path.join(args.models, name)
-        model = llama_cpp.Llama(path, vocab_only=True, verbose=False)
+    for name, file_name, pre in RECORDS:
+        path = os.path.join(args.models, file_name)
+        with tempfile.TemporaryDirectory() as folder:
+            source = path
+            if pre is not None:
+                source = os.path.join(folder, file_name)
+                with_pre_tokenizer(path, pre, source)
+            model = llama_cpp.Llama(source, vocab_only=True, verbose=False)
         rows = []
         for case, text in cases:
             raw = text.encode("utf-8")
@@ -205,9 +232,9 @@ def main():
             if special != plain:
                 row["special"] = special
             rows.append(json.dumps(row, separators=(",", ":")))
-        head = {"recorded_with": "llama-cpp-python " + importlib.metadata.version("llama-cpp-python"), "model": name,
+        head = {"recorded_with": "llama-cpp-python " + importlib.metadata.version("llama-cpp-python"), "model": file_name, "pre": pre,
                 "sha256": sha256(path), "vocab_size": model.n_vocab(), "with_bos": model.tokenize(b"Hello", add_bos=True, special=False)}
-        with open(os.path.join(args.out, name.removesuffix(".gguf") + ".json"), "w", encoding="utf-8") as file:
+        with open(os.path.join(args.out, name + ".json"), "w", encoding="utf-8") as file:
             file.write(json.dumps(head)[:-1] + ', "cases": [\n' + ",\n".join(rows) + "\n]}\n")
         print(name, len(cases), "cases")
 
