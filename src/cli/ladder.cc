@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// segue ladder: flags to lab::run_ladder, rows to a table and a file.
+#include <fmt/format.h>
+
+#include "cli/args.h"
+#include "cli/commands.h"
+#include "cli/generation.h"
+#include "cli/terminal.h"
+#include "core/build.h"
+#include "core/file.h"
+#include "engine/runtime.h"
+#include "lab/ladder.h"
+
+namespace segue::cli {
+
+Status ladder_command(int argc, const char* const* argv) {
+  std::string model;
+  std::vector<std::int64_t> depths{512, 2048, 8192};
+  std::vector<std::string> specs{"off", "ngram:4", "auto"};
+  std::vector<std::string> policies{"segue", "stock"};
+  std::string prompt_file;
+  std::string fill = "synthetic";
+  std::string kv = "bf16";
+  std::string json;
+  bool quiet = false;
+  int threads = 0;
+  lab::LadderOptions options;
+  Args args("ladder", "Decode speed at several depths, with and without speculation, on each attention path.",
+            {"segue ladder -m model.gguf --depths 512,2048,8192 --spec off,ngram:4",
+             "segue ladder -m model.gguf --depths 16384 --spec off,ngram:4,auto --synthetic-acceptance 0.8,0.6,0.5",
+             "segue ladder -m model.gguf --prompt-file book.txt --json ladder.json"});
+  args.text("-m,--model", model, "model file (GGUF)", true)
+      .integers("--depths", depths, 1, std::int64_t{1} << 24, "keys in the cache before the first measured step")
+      .list("--spec", specs, "off, auto, ngram:K")
+      .list("--policies", policies, "segue, stock, pr45450, pr47520, batch_invariant, whole, segmented")
+      .integer("--rounds", options.rounds, 1, 1000, "rounds; every alternative runs in each")
+      .integer("--tokens", options.tokens, 8, 1 << 16, "tokens per alternative, depth and round")
+      .text("--prompt-file", prompt_file, "fill the context with this text, repeated")
+      .choice("--fill", fill, {"synthetic"}, "fill the context without a text: pseudo-random tokens")
+      .reals("--synthetic-acceptance", options.synthetic_acceptance, 0, 1,
+             "probability that draft position 1, 2, .. is right; an oracle drafts the target's own tokens")
+      .choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
+      .integer("--page-size", options.page_size, 0, 1 << 20, "tokens of a KV page, a multiple of 8; 0: the default")
+      .integer("--prefill-chunk", options.prefill_chunk, 1, 1 << 16, "prompt rows of one step")
+      .integer("--threads", threads, 0, 1024, "threads; 0: all CPUs of this process")
+      .text("--json", json, "write rows and settings to this file (-: standard output)")
+      .flag("-q,--quiet", quiet, "no table, no progress");
+  const Result<bool> parsed = args.parse(argc, argv);
+  if (!parsed.ok()) return parsed.error();
+  if (!*parsed) return {};
+  if (args.given("--fill") && args.given("--prompt-file")) {
+    return Error{ErrorCode::kUsage, "--fill and --prompt-file exclude each other"};
+  }
+  options.depths = depths;
+  options.kv = parse_kv(kv).value();
+  for (const std::string& text : specs) {
+    const Result<lab::LadderSpec> spec = lab::parse_ladder_spec(text);
+    if (!spec.ok()) return spec.error();
+    options.specs.push_back(*spec);
+  }
+  for (const std::string& text : policies) {
+    const Result<attention::Policy> policy = attention::parse_policy(text);
+    if (!policy.ok()) return policy.error();
+    options.policies.push_back(*policy);
+  }
+  if (!prompt_file.empty()) {
+    Result<std::string> text = core::read_file(prompt_file);
+    if (!text.ok()) return text.error();
+    if (text->empty()) return Error{ErrorCode::kInvalidFile, fmt::format("'{}' is empty", prompt_file)};
+    options.text = std::move(text).value();
+  }
+  if (Status status = check_writable(json); !status.ok()) return status;
+  const std::atomic<bool>& stop = interrupted();
+  options.cancelled = [&stop] { return stop.load(); };
+  const Result<std::unique_ptr<engine::Runtime>> runtime =
+      engine::Runtime::load({model, threads, progress_bar("loading", quiet)});
+  if (!runtime.ok()) return runtime.error();
+  options.progress = progress_bar("measuring", quiet);
+  Result<core::Json> ladder = lab::run_ladder(**runtime, options);
+  if (!ladder.ok()) return ladder.error();
+  if (!quiet && json != "-") fmt::print("{}", lab::ladder_table(*ladder));
+  core::Json settings = core::Json::object();
+  settings.set("model", model).set("depths", depths).set("spec", specs).set("policies", policies)
+      .set("rounds", options.rounds).set("tokens", options.tokens).set("prompt_file", prompt_file)
+      .set("synthetic_acceptance", options.synthetic_acceptance).set("kv", kv).set("page_size", options.page_size)
+      .set("prefill_chunk", options.prefill_chunk).set("threads", (*runtime)->pool->threads());
+  ladder->set("settings", std::move(settings)).set("machine", core::machine_json()).set("build", core::build_json());
+  return write_json(json, *ladder);
+}
+
+}  // namespace segue::cli

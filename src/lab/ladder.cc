@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+// One base sequence is prefilled to each depth in turn; every alternative forks it, so all see the same cache.
+#include "lab/ladder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+
+#include "core/clock.h"
+#include "engine/loop.h"
+#include "lab/stats.h"
+#include "speculate/ngram_drafter.h"
+#include "speculate/oracle_drafter.h"
+
+namespace segue::lab {
+namespace {
+
+constexpr int kSliceTokens = 8;
+constexpr int kMaxK = 8;
+
+/// One column of the ladder: a policy with a speculation setting, and what it measured at the current depth.
+struct Alternative {
+  Alternative(attention::Policy policy_in, LadderSpec spec_in) : policy(policy_in), spec(std::move(spec_in)) {}
+
+  attention::Policy policy;
+  LadderSpec spec;
+  speculate::Controller controller;
+  engine::Sequence sequence;
+  std::vector<double> round_rates;               // tokens per second
+  std::vector<double> slice_us;                  // per token
+  std::vector<double> step_ms, attention_ms;     // [steps]
+  std::vector<double> full_k_ms, plain_ms;       // steps with the largest k, and with none
+  speculate::Statistics stats;
+  core::Json groups;
+  double round_us = 0;
+  int round_tokens = 0;
+};
+
+/// Constant per-position acceptance a at which a step of 1 + k rows that costs `cost` plain steps emits as many tokens
+/// as it costs: (1 + a + .. + a^k) = cost. Empty when even a = 1 is not enough.
+std::optional<double> break_even(double cost, int k) {
+  if (cost <= 1) return 0;
+  if (cost > k + 1) return std::nullopt;
+  double low = 0;
+  double high = 1;
+  for (int i = 0; i < 60; ++i) {
+    const double a = (low + high) / 2;
+    double tokens = 1;
+    double power = 1;
+    for (int j = 0; j < k; ++j) tokens += power *= a;
+    (tokens < cost ? low : high) = a;
+  }
+  return high;
+}
+
+class Ladder {
+ public:
+  Ladder(engine::Runtime& runtime, LadderOptions options) : runtime_(runtime), options_(std::move(options)) {}
+
+  Result<core::Json> run();
+
+ private:
+  Status prepare();
+  Status reach(std::int64_t depth);
+  Status begin_round(Alternative& alternative, int round);
+  Status slice(Alternative& alternative);
+  Status measure(std::int64_t depth, core::Json& rows);
+  core::Json row(std::int64_t depth, const Alternative& alternative, const Alternative& off) const;
+  Result<std::vector<std::int32_t>> own_tokens();
+  void advance(double work);
+  /// Most tokens that a round can take: a slice ends with a whole step.
+  std::int64_t round_tokens() const { return 2 * options_.tokens + 4 * kMaxK; }
+
+  engine::Runtime& runtime_;
+  LadderOptions options_;
+  std::unique_ptr<engine::Loop> loop_;
+  std::vector<std::int32_t> filler_;
+  engine::Sequence base_;
+  speculate::Controller unused_;
+  std::vector<Alternative> alternatives_;
+  std::vector<std::int32_t> target_tokens_;  // what the target says after the current depth, for the oracle
+  double done_ = 0;
+  double total_ = 1;
+};
+
+Status Ladder::prepare() {
+  std::ranges::sort(options_.depths);
+  const auto is_off = [](const LadderSpec& spec) { return spec.mode == SpecMode::kOff; };
+  if (std::ranges::none_of(options_.specs, is_off)) options_.specs.insert(options_.specs.begin(), LadderSpec{"off", SpecMode::kOff, 0});
+  const std::int64_t context = runtime_.model->config().context;
+  const std::int64_t needed = options_.depths.back() + round_tokens();
+  if (needed > context) {
+    return Error{ErrorCode::kTooLong, fmt::format("depth {} with {} tokens needs {} positions; the model has {}",
+                                                  options_.depths.back(), options_.tokens, needed, context)};
+  }
+  const std::vector<std::int32_t> text = runtime_.tokenizer->encode_prompt(options_.text, false);
+  std::uint64_t state = 1;
+  while (static_cast<std::int64_t>(filler_.size()) < options_.depths.back()) {
+    if (!options_.text.empty() && !text.empty()) {
+      filler_.insert(filler_.end(), text.begin(), text.end());
+      continue;
+    }
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    const auto token = static_cast<std::int32_t>((state >> 33) % static_cast<std::uint64_t>(
+                                                                     runtime_.tokenizer->vocab_size()));
+    if (!runtime_.tokenizer->is_control(token)) filler_.push_back(token);
+  }
+  engine::LoopOptions loop_options;
+  loop_options.kv = options_.kv;
+  if (options_.page_size != 0) loop_options.page_size = options_.page_size;
+  loop_options.prefill_chunk = options_.prefill_chunk;
+  loop_options.context = needed;
+  loop_options.max_sequences = 2 + static_cast<int>(options_.policies.size() * options_.specs.size());
+  for (const LadderSpec& spec : options_.specs) {
+    loop_options.decode_rows = std::max(loop_options.decode_rows, 1 + spec.draft_tokens);
+  }
+  Result<std::unique_ptr<engine::Loop>> loop = engine::Loop::create(runtime_, loop_options);
+  if (!loop.ok()) return loop.error();
+  loop_ = std::move(loop).value();
+  for (attention::Policy policy : options_.policies) {
+    for (const LadderSpec& spec : options_.specs) {
+      alternatives_.emplace_back(policy, spec);
+    }
+  }
+  const auto steps = static_cast<double>(alternatives_.size() * options_.depths.size()) * options_.rounds;
+  total_ = static_cast<double>(options_.depths.back()) + steps * options_.tokens * 8;
+  loop_->admit(base_);
+  base_.ignore_eos = true;
+  return {};
+}
+
+/// A decoded token counts as eight prefilled ones: close enough for a bar.
+void Ladder::advance(double work) {
+  done_ += work;
+  if (options_.progress) options_.progress(std::min(1.0, done_ / total_));
+}
+
+/// Prefills the base sequence until `depth` keys are cached and the token after them is known.
+Status Ladder::reach(std::int64_t depth) {
+  base_.tokens.assign(filler_.begin(), filler_.begin() + depth);
+  base_.prompt_tokens = depth;
+  base_.limit = depth + 1;
+  base_.finished.reset();
+  engine::Sequence* const one = &base_;
+  while (!base_.finished) {
+    if (options_.cancelled && options_.cancelled()) return Error{ErrorCode::kCancelled, "interrupted"};
+    const Result<engine::StepReport> report = loop_->step({&one, 1}, attention::Policy::kSegue, unused_);
+    if (!report.ok()) return report.error();
+    advance(report->sequences[0].rows);
+  }
+  base_.limit = depth + round_tokens();
+  base_.finished.reset();
+  return {};
+}
+
+/// The target's continuation of the base sequence, without speculation.
+Result<std::vector<std::int32_t>> Ladder::own_tokens() {
+  Result<engine::Sequence> fork = loop_->fork(base_);
+  if (!fork.ok()) return fork.error();
+  engine::Sequence* const one = &*fork;
+  while (!fork->finished) {
+    const Result<engine::StepReport> report = loop_->step({&one, 1}, attention::Policy::kSegue, unused_);
+    if (!report.ok()) return report.error();
+  }
+  loop_->release(*fork);
+  return fork->tokens;
+}
+
+Status Ladder::begin_round(Alternative& alternative, int round) {
+  Result<engine::Sequence> fork = loop_->fork(base_);
+  if (!fork.ok()) return fork.error();
+  alternative.sequence = std::move(fork).value();
+  engine::Sequence& sequence = alternative.sequence;
+  sequence.spec = alternative.spec.mode;
+  sequence.max_draft = alternative.spec.draft_tokens;
+  if (sequence.spec != SpecMode::kOff) {
+    if (options_.synthetic_acceptance.empty()) {
+      sequence.drafter = std::make_unique<speculate::NgramDrafter>();
+    } else {
+      sequence.drafter = std::make_unique<speculate::OracleDrafter>(
+          target_tokens_, speculate::fixed_acceptance(options_.synthetic_acceptance),
+          static_cast<std::int32_t>(runtime_.model->config().vocab), static_cast<std::uint64_t>(round));
+    }
+    // The first draft indexes the whole context: a cost of the prompt, not of a step.
+    std::int32_t ignored = 0;
+    sequence.drafter->draft(sequence.tokens, {&ignored, 1});
+  }
+  alternative.round_us = 0;
+  alternative.round_tokens = 0;
+  return {};
+}
+
+Status Ladder::slice(Alternative& alternative) {
+  engine::Sequence* const one = &alternative.sequence;
+  int tokens = 0;
+  double us = 0;
+  while (tokens < kSliceTokens) {
+    const Result<engine::StepReport> report = loop_->step({&one, 1}, alternative.policy, alternative.controller);
+    if (!report.ok()) return report.error();
+    const engine::SequenceStep& step = report->sequences[0];
+    double attention_us = 0;
+    alternative.groups = core::Json::array();
+    for (const model::GroupRecord& group : report->groups) {
+      attention_us += group.attention_us;
+      core::Json json = core::Json::object();
+      json.set("layers", group.layers).set("path", attention::path_name(group.plan->verdict.path))
+          .set("workgroups", group.plan->workgroups());
+      alternative.groups.push(std::move(json));
+    }
+    tokens += step.emitted;
+    us += report->total_us;
+    alternative.step_ms.push_back(report->total_us / 1e3);
+    alternative.attention_ms.push_back(attention_us / 1e3);
+    if (step.drafted == 0) alternative.plain_ms.push_back(report->total_us / 1e3);
+    if (step.drafted > 0 && step.drafted == alternative.spec.draft_tokens) {
+      alternative.full_k_ms.push_back(report->total_us / 1e3);
+    }
+  }
+  alternative.slice_us.push_back(us / tokens);
+  alternative.round_us += us;
+  alternative.round_tokens += tokens;
+  advance(8.0 * tokens);
+  return {};
+}
+
+Status Ladder::measure(std::int64_t depth, core::Json& rows) {
+  if (!options_.synthetic_acceptance.empty()) {
+    Result<std::vector<std::int32_t>> own = own_tokens();
+    if (!own.ok()) return own.error();
+    target_tokens_ = std::move(own).value();
+  }
+  for (Alternative& alternative : alternatives_) {
+    alternative = Alternative(alternative.policy, alternative.spec);
+  }
+  const int slices = std::max(1, options_.tokens / kSliceTokens);
+  for (int round = 0; round < options_.rounds; ++round) {
+    for (Alternative& alternative : alternatives_) {
+      if (Status status = begin_round(alternative, round); !status.ok()) return status;
+    }
+    for (int i = 0; i < slices; ++i) {
+      for (Alternative& alternative : alternatives_) {
+        if (options_.cancelled && options_.cancelled()) return Error{ErrorCode::kCancelled, "interrupted"};
+        if (Status status = slice(alternative); !status.ok()) return status;
+      }
+    }
+    for (Alternative& alternative : alternatives_) {
+      alternative.round_rates.push_back(alternative.round_tokens / alternative.round_us * 1e6);
+      alternative.stats.merge(alternative.sequence.stats);
+      alternative.controller.forget(alternative.sequence.key);
+      loop_->release(alternative.sequence);
+    }
+  }
+  for (const Alternative& alternative : alternatives_) {
+    const auto off = std::ranges::find_if(alternatives_, [&](const Alternative& other) {
+      return other.policy == alternative.policy && other.spec.mode == SpecMode::kOff;
+    });
+    rows.push(row(depth, alternative, *off));
+  }
+  return {};
+}
+
+core::Json Ladder::row(std::int64_t depth, const Alternative& alternative, const Alternative& off) const {
+  const core::Json counts = alternative.stats.to_json();
+  core::Json json = core::Json::object();
+  json.set("depth", depth).set("spec", alternative.spec.name)
+      .set("policy", attention::policy_name(alternative.policy)).set("groups", alternative.groups)
+      .set("tokens_per_s", samples_json(alternative.round_rates)).set("step_ms", samples_json(alternative.step_ms))
+      .set("attention_ms", median(alternative.attention_ms))
+      .set("mean_acceptance_length", alternative.stats.mean_acceptance_length())
+      .set("drafted_per_position", *counts.find("drafted_per_position"))
+      .set("accepted_per_position", *counts.find("accepted_per_position"))
+      .set("k_histogram", *counts.find("k_histogram"))
+      .set("ratio_to_off", ratio_json(paired_ratio(off.slice_us, alternative.slice_us)));
+  std::optional<double> even;
+  if (!alternative.full_k_ms.empty() && !off.plain_ms.empty()) {
+    even = break_even(median(alternative.full_k_ms) / median(off.plain_ms), alternative.spec.draft_tokens);
+  }
+  return json.set("break_even_acceptance", even.has_value() ? core::Json(*even) : core::Json());
+}
+
+Result<core::Json> Ladder::run() {
+  if (Status status = prepare(); !status.ok()) return status.error();
+  core::Json rows = core::Json::array();
+  for (std::int64_t depth : options_.depths) {
+    if (Status status = reach(depth); !status.ok()) return status.error();
+    if (Status status = measure(depth, rows); !status.ok()) return status.error();
+  }
+  if (options_.progress) options_.progress(1.0);
+  core::Json json = core::Json::object();
+  return json.set("rows", std::move(rows));
+}
+
+}  // namespace
+
+Result<LadderSpec> parse_ladder_spec(const std::string& text) {
+  if (text == "off") return LadderSpec{text, SpecMode::kOff, 0};
+  if (text == "auto") return LadderSpec{text, SpecMode::kAuto, kMaxK};
+  if (text.starts_with("ngram:")) {
+    int k = 0;
+    const char* end = text.data() + text.size();
+    const auto [stop, problem] = std::from_chars(text.data() + 6, end, k);
+    if (problem == std::errc() && stop == end && k >= 1 && k <= kMaxK) return LadderSpec{text, SpecMode::kNgram, k};
+  }
+  return Error{ErrorCode::kUsage,
+               fmt::format("spec '{}' is not allowed; allowed: off, auto, ngram:1 to ngram:{}", text, kMaxK)};
+}
+
+Result<core::Json> run_ladder(engine::Runtime& runtime, LadderOptions options) {
+  return Ladder(runtime, std::move(options)).run();
+}
+
+std::string ladder_table(const core::Json& ladder) {
+  std::string table = fmt::format("{:>7}  {:<8} {:<8} {:>9} {:>8} {:>18} {:>11} {:>9} {:>11}  {}\n", "depth", "policy",
+                                  "spec", "tokens/s", "step ms", "to off (95 %)", "attn ms", "accepted", "break-even",
+                                  "path (workgroups)");
+  const auto number = [](const core::Json* json, std::string_view key) {
+    double value = 0;
+    if (const core::Json* field = json->find(key)) static_cast<void>(field->as_double(value));
+    return value;
+  };
+  for (const core::Json& row : *ladder.find("rows")->as_array()) {
+    std::string paths;
+    for (const core::Json& group : *row.find("groups")->as_array()) {
+      paths += fmt::format("{}{} ({})", paths.empty() ? "" : ", ", *group.find("path")->as_string(),
+                           *group.find("workgroups")->as_int());
+    }
+    const core::Json* ratio = row.find("ratio_to_off");
+    const core::Json* even = row.find("break_even_acceptance");
+    table += fmt::format("{:>7}  {:<8} {:<8} {:>9.1f} {:>8.2f} {:>5.2f} [{:.2f} {:.2f}] {:>11.2f} {:>9.2f} {:>11}  {}\n",
+                         *row.find("depth")->as_int(), *row.find("policy")->as_string(),
+                         *row.find("spec")->as_string(), number(row.find("tokens_per_s"), "median"),
+                         number(row.find("step_ms"), "median"), number(ratio, "median"), number(ratio, "low95"),
+                         number(ratio, "high95"), number(&row, "attention_ms"), number(&row, "mean_acceptance_length"),
+                         even->is_null() ? "-" : fmt::format("{:.2f}", number(&row, "break_even_acceptance")), paths);
+  }
+  return table;
+}
+
+}  // namespace segue::lab

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ladder: decode rate of a real model at a list of depths for several speculation settings and policies, in one
+// run. Alternatives start from the same cache and take turns in slices of a few tokens, so that the machine's drift
+// meets all of them alike.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "attention/policy.h"
+#include "core/json.h"
+#include "engine/runtime.h"
+#include "segue/error.h"
+#include "segue/types.h"
+
+namespace segue::lab {
+
+/// "off", "auto", "ngram:4".
+struct LadderSpec {
+  std::string name;
+  SpecMode mode = SpecMode::kOff;
+  int draft_tokens = 0;  // largest k
+};
+
+/// kUsage; the message lists the forms.
+Result<LadderSpec> parse_ladder_spec(const std::string& text);
+
+struct LadderOptions {
+  std::vector<std::int64_t> depths;
+  std::vector<LadderSpec> specs;
+  std::vector<attention::Policy> policies;
+  int rounds = 3;
+  int tokens = 64;                             // per alternative, depth and round
+  std::string text;                            // filler; repeated to the depth. Empty: synthetic tokens
+  std::vector<double> synthetic_acceptance;    // by draft position; empty: the real drafter
+  KvType kv = KvType::kBF16;
+  int page_size = 0;
+  int prefill_chunk = 512;
+  std::function<void(double fraction)> progress;
+  std::function<bool()> cancelled;             // asked between slices
+};
+
+/// {rows: [...]}, as `segue ladder` documents it. `off` is added to the specs when missing: ratios need it.
+/// kTooLong when a depth does not fit the model's context, kCancelled when interrupted.
+Result<core::Json> run_ladder(engine::Runtime& runtime, LadderOptions options);
+
+/// The rows as a table for people.
+std::string ladder_table(const core::Json& ladder);
+
+}  // namespace segue::lab
