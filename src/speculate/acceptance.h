@@ -1,5 +1,73 @@
 // SPDX-License-Identifier: Apache-2.0
-// Acceptance estimates: the probability that the draft at position j is right, given that those
-// before it are, per grade of draft; decaying averages per sequence over a prior that all sequences
-// share.
+// Acceptance estimates: the probability that the draft at position j is right, given that those before it are, per
+// grade of draft. Counts that fade per sequence, over a prior that all sequences share; a sequence whose recent
+// drafts contradict its older ones forgets the older ones.
 #pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "speculate/drafter.h"
+
+namespace segue::speculate {
+
+struct AcceptanceEstimate {
+  double mean = 0;
+  double error = 0;  // standard deviation
+};
+using AcceptanceCurve = std::array<AcceptanceEstimate, kMaxDraft>;   // by draft position, conditional
+
+/// Right and wrong drafts, each fading.
+struct FadingCounts {
+  double trials = 0;
+  double hits = 0;
+  void fade(double factor) { trials *= factor, hits *= factor; }
+  void add(bool hit) { trials += 1, hits += hit ? 1 : 0; }
+};
+
+/// What all sequences together have taught.
+class SharedAcceptance {
+ public:
+  void observe(int grade, int position, bool hit);
+  /// Mean and weight of the prior of a sequence that has shown nothing yet.
+  double mean(int grade, int position) const;
+
+ private:
+  std::array<FadingCounts, kMaxDraft> all_{};
+  std::array<std::array<FadingCounts, kMaxDraft>, kDraftGrades> by_grade_{};
+};
+
+/// One sequence: its counts, and drafts that wait for the tokens that prove them right or wrong.
+class SequenceAcceptance {
+ public:
+  void draft(int grade, std::span<const std::int32_t> tokens);
+  void commit(std::span<const std::int32_t> tokens, SharedAcceptance& shared);
+  AcceptanceCurve curve(int grade, const SharedAcceptance& shared) const;
+  double trials(int grade, int position) const;
+  /// Tokens committed since a draft of this grade was last judged.
+  std::int64_t tokens_since_trial(int grade) const { return tokens_since_trial_[static_cast<std::size_t>(grade)]; }
+
+ private:
+  struct Pending {
+    std::array<std::int32_t, kMaxDraft> tokens;
+    int size;
+    int judged;
+    int grade;
+  };
+  struct Memory {
+    FadingCounts slow;
+    FadingCounts fast;
+    void add(bool hit);
+  };
+  std::vector<Pending> pending_;
+  std::array<std::int64_t, kDraftGrades> tokens_since_trial_{};
+  std::array<std::array<Memory, kMaxDraft>, kDraftGrades> memory_{};
+};
+
+/// Expected tokens of a step that verifies 0, 1, .. drafts: 1 + the sum of the products of the curve.
+/// `deviations`: each position's mean is moved by so many standard deviations.
+std::array<double, kMaxDraft + 1> expected_tokens(const AcceptanceCurve& curve, double deviations = 0);
+
+}  // namespace segue::speculate

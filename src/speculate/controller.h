@@ -6,9 +6,12 @@
 #pragma once
 
 #include <cstdint>
+#include <algorithm>
+#include <array>
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <vector>
 
 #include "core/json.h"
 #include "speculate/acceptance.h"
@@ -76,8 +79,56 @@ class Controller {
   core::Json explain() const;
 
  private:
-  struct Sequence;
+  struct Sequence {
+    SequenceAcceptance acceptance;
+    int last_draft = 0;
+  };
+
+  /// One sequence of the step being decided, with what its drafts are expected to bring.
+  struct Member {
+    DraftOffer offer;
+    int limit = 0;      // largest k
+    int previous = 0;   // k of its last step, at most `limit`
+    std::array<double, kMaxDraft + 1> tokens{};        // by k
+    AcceptanceCurve curve{};                           // of its draft
+    double stale = 0;                                  // 0 to 1: how much the curve may have changed unseen
+
+    /// Tokens that k drafts may bring, for all that verifying `known` drafts would not tell.
+    double hoped_tokens(int k, int known) const;
+  };
+
+  /// A choice of k for every member, and what it promises.
+  struct Choice {
+    std::vector<int> drafts;   // [members]
+    StepShape shape;
+    double tokens = 0;
+    double us = 0;
+    double rate() const { return tokens / us; }
+  };
+
+  std::vector<Member> members_of(std::span<const DraftOffer> offers);
+  Choice evaluate(const std::vector<Member>& members, std::vector<int> drafts) const;
+  std::vector<Choice> choices_for(const std::vector<Member>& members) const;
+  std::vector<int> best_per_member(const std::vector<Member>& members, double rate) const;
+  double hoped_rate(const std::vector<Member>& members, const Choice& choice, const Choice& best) const;
+  const Choice* worthwhile_probe(const std::vector<Member>& members, const std::vector<Choice>& choices,
+                                 const Choice& best) const;
+  core::Json describe(const Choice& choice) const;
+
   ControllerOptions options_;
+  CostModel costs_;
+  SharedAcceptance shared_;
+  std::unordered_map<std::int64_t, Sequence> sequences_;
+
+  double budget_steps_ = 1.5;         // time that probes may still lose, in steps without drafts
+  double decided_value_us_ = 0;       // of the last probe: time in which its tokens would have come anyway
+  bool probing_ = false;
+  std::int64_t steps_ = 0;
+  std::int64_t steps_since_verify_ = 0;
+  std::int64_t probes_ = 0;
+  double probe_loss_us_ = 0;
+  double total_us_ = 0;
+  core::Json last_decision_;
 };
 
 }  // namespace segue::speculate

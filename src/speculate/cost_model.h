@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cost model: step time as a function of every sequence's rows and depth, fitted online to measured
-// steps.
+// Cost model: the time of a step as a function of every sequence's rows and depth, and the time of drafting, fitted
+// online to measured times. A linear model with uncertain, slowly drifting coefficients (a Kalman filter); times that
+// are far too long are discounted as outliers until they repeat, times that are far too short are believed at once,
+// since nothing makes a step faster by accident.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 namespace segue::speculate {
 
@@ -11,6 +16,82 @@ namespace segue::speculate {
 struct StepRows {
   std::int64_t depth = 0;  // keys in the cache before the step
   int rows = 1;            // 1 + k
+};
+
+/// Sums over the sequences of a step: all that the cost model knows about it.
+struct StepShape {
+  int batch = 0;
+  int rows = 0;                 // of all sequences
+  double depth = 0;             // of all sequences
+  double verified_depth = 0;    // of the sequences with more than one row
+  double extra_row_depth = 0;   // sum of depth * (rows - 1)
+
+  void add(const StepRows& sequence);
+  int extra_rows() const { return rows - batch; }
+};
+
+StepShape shape_of(std::span<const StepRows> sequences);
+
+struct Estimate {
+  double us = 0;
+  double error_us = 0;  // standard deviation
+};
+
+/// Least squares with forgetting for few features: mean and covariance of the coefficients.
+class DriftingFit {
+ public:
+  struct Feature {
+    int index;
+    double value;
+  };
+
+  /// Starts over with independent coefficients; `drift` is the standard deviation of a coefficient's change from one
+  /// observation to the next.
+  void start(std::vector<double> mean, std::vector<double> deviation, std::vector<double> drift);
+  bool started() const { return !mean_.empty(); }
+
+  Estimate predict(std::span<const Feature> features) const;
+  void observe(std::span<const Feature> features, double us);
+  double noise() const { return noise_; }   // relative, of one observation
+  std::int64_t rejected() const { return rejected_; }
+
+ private:
+  void widen();
+  std::vector<double> mean_;         // [coefficients]
+  std::vector<double> prior_variance_;
+  std::vector<double> drift_variance_;
+  std::vector<double> covariance_;   // [coefficients, coefficients]
+  double noise_ = 0.05;
+  int suspicious_ = 0;               // observations in a row that were far too long
+  std::int64_t rejected_ = 0;
+};
+
+class CostModel {
+ public:
+  bool measured() const { return step_.started(); }
+  double noise() const { return step_.noise(); }
+  std::int64_t rejected() const { return step_.rejected() + draft_.rejected(); }
+
+  /// Before anything is measured: zeros. A verify step is never predicted to be cheaper than the same step with one
+  /// row each.
+  Estimate step(const StepShape& shape) const;
+
+  /// step(a) - step(b); what both share does not count as an error.
+  Estimate difference(const StepShape& a, const StepShape& b) const;
+
+  /// Drafting `tokens` tokens for one sequence. Zero until measured.
+  Estimate draft(int tokens, std::int64_t depth) const;
+
+  /// What a verify step would cost if its rows shared the reading of the cache: the hope that a probe rests on.
+  double hoped_us(const StepShape& shape) const;
+
+  void observe_step(const StepShape& shape, double us);
+  void observe_draft(int tokens, std::int64_t depth, double us);
+
+ private:
+  DriftingFit step_;
+  DriftingFit draft_;
+  double depth_unit_ = 1;
 };
 
 }  // namespace segue::speculate
