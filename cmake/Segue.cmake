@@ -1,10 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 # Three functions: segue_library (one folder = one library = one test program), segue_isa_library (one CPU source,
-# one object library per instruction level) and segue_test (a test program outside src/).
+# one object library per instruction level) and segue_test (a test program outside src/). A fuzzing build is a build of
+# its own, since every object is instrumented.
 
 set(SEGUE_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion)
 if(SEGUE_WERROR)
   list(APPEND SEGUE_WARNINGS -Werror)
+endif()
+
+if(SEGUE_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "SEGUE_FUZZ needs clang (found ${CMAKE_CXX_COMPILER_ID}): cmake --preset fuzz")
+  endif()
+  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=address,undefined)
 endif()
 
 # segue_test(NAME sources... DEPS libs...): the file suffix is the CTest label: x_test.cc is `unit`,
@@ -51,6 +60,9 @@ function(segue_library NAME)
   endif()
 endfunction()
 
+# The objects of every instruction level, for the check that none of them defines a weak symbol.
+add_custom_target(isa_objects)
+
 # segue_isa_library(NAME): compiles every *.isa.cc of the folder once per instruction level of this architecture, with
 # -DISA=<level> (the namespace that holds the code), and adds the objects to library NAME.
 function(segue_isa_library NAME)
@@ -76,5 +88,6 @@ function(segue_isa_library NAME)
     target_compile_options(${NAME}_${level} PRIVATE ${SEGUE_WARNINGS} ${quiet} ${flags_${level}} -ffp-contract=off)
     target_include_directories(${NAME}_${level} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
     target_sources(${NAME} PRIVATE $<TARGET_OBJECTS:${NAME}_${level}>)
+    add_dependencies(isa_objects ${NAME}_${level})
   endforeach()
 endfunction()

@@ -7,7 +7,22 @@
 
 #include <fstream>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace segue::core {
+namespace {
+
+#if defined(__x86_64__)
+/// clang's __builtin_cpu_supports does not know this one.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
+
+}  // namespace
 
 std::string_view isa_name(IsaLevel level) {
   switch (level) {
@@ -27,7 +42,7 @@ bool isa_available(IsaLevel level) {
 #endif
 #if defined(__x86_64__)
     case IsaLevel::kAvx2:
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     case IsaLevel::kAvx512:
       return isa_available(IsaLevel::kAvx2) && __builtin_cpu_supports("avx512f") &&
              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&

@@ -138,7 +138,7 @@ TEST(GgufParser, AcceptsTheSample) {
 
 TEST(GgufParser, RefusesEveryTruncation) {
   const Bytes whole = sample();
-  // The padding behind the last tensor (64 bytes of floats, no padding) may not be missing either.
+  // The last tensor fills its padding, so every cut takes away a byte that is needed.
   for (std::size_t size = 0; size < whole.size(); ++size) {
     const GuardedBytes cut({whole.data(), size});
     ASSERT_FALSE(read_everything(cut.view())) << size;
