@@ -73,7 +73,7 @@ Status ladder_command(int argc, const char* const* argv) {
   const std::atomic<bool>& stop = interrupted();
   options.cancelled = [&stop] { return stop.load(); };
   const Result<std::unique_ptr<engine::Runtime>> runtime =
-      engine::Runtime::load({model, threads, progress_bar("loading", quiet)});
+      engine::Runtime::load({model, threads, progress_bar("loading", quiet), false});
   if (!runtime.ok()) return runtime.error();
   options.progress = progress_bar("measuring", quiet);
   Result<core::Json> ladder = lab::run_ladder(**runtime, options);

@@ -230,7 +230,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   }
   if (options.context < 0) return usage(fmt::format("context is {}; allowed: 0 (the model's) and more", options.context));
   Result<std::unique_ptr<engine::Runtime>> runtime =
-      engine::Runtime::load({options.model, options.threads, options.load_progress});
+      engine::Runtime::load({options.model, options.threads, options.load_progress, false});
   if (!runtime.ok()) return runtime.error();
   impl->runtime = std::move(runtime).value();
   const std::int64_t trained = impl->runtime->model->config().context;

@@ -28,6 +28,7 @@ Result<std::unique_ptr<Runtime>> Runtime::load(const RuntimeOptions& options) {
   runtime->pool = std::make_unique<core::ThreadPool>(*threads);
   model::LoadOptions load_options;
   load_options.progress = options.progress;
+  load_options.dequantise = options.dequantise;
   Result<std::unique_ptr<model::LanguageModel>> model =
       model::LanguageModel::load(*file, *runtime->pool, load_options);
   if (!model.ok()) return model.error();

@@ -19,6 +19,7 @@ struct RuntimeOptions {
   std::string model;
   int threads = 0;  // 0: all CPUs this process may use
   std::function<void(double fraction)> progress;
+  bool dequantise = false;  // model::LoadOptions
 };
 
 struct Runtime {

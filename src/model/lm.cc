@@ -291,7 +291,7 @@ Result<std::unique_ptr<LanguageModel>> LanguageModel::load(const gguf::File& fil
   if (!config.ok()) return config.error();
   auto impl = std::make_unique<Impl>(pool, options.isa);
   impl->config = *config;
-  Result<Weights> weights = load_weights(file, impl->config, options.isa, pool, options.progress);
+  Result<Weights> weights = load_weights(file, impl->config, {options.isa, options.dequantise}, pool, options.progress);
   if (!weights.ok()) return weights.error();
   impl->weights = std::move(weights).value();
   impl->prepare_rope();

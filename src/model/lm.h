@@ -22,6 +22,7 @@ namespace segue::model {
 
 struct LoadOptions {
   core::IsaLevel isa = core::best_isa();
+  bool dequantise = false;  // weights as f32, products in f32: the float reference of the same file
   std::function<void(double fraction)> progress;  // called from the loading thread, or empty
 };
 

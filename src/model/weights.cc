@@ -15,16 +15,17 @@ namespace {
 
 class Loader {
  public:
-  Loader(const gguf::File& file, core::IsaLevel isa, core::ThreadPool& pool, ops::WeightMemory& memory,
+  Loader(const gguf::File& file, const WeightOptions& options, core::ThreadPool& pool, ops::WeightMemory& memory,
          const std::function<void(double)>& progress)
-      : file_(file), isa_(isa), pool_(pool), memory_(memory), progress_(progress) {
+      : file_(file), options_(options), pool_(pool), memory_(memory), progress_(progress) {
     for (const core::TensorView& tensor : file.tensors()) total_bytes_ += tensor.bytes;
   }
 
   void matrix(const std::string& name, std::int64_t inputs, std::int64_t outputs, ops::Matrix& out) {
     const core::TensorView* tensor = take(name, inputs, outputs);
     if (tensor == nullptr) return;
-    Result<ops::Matrix> prepared = ops::Matrix::prepare(*tensor, isa_, memory_, pool_);
+    Result<ops::Matrix> prepared =
+        options_.dequantise ? dequantised(*tensor) : ops::Matrix::prepare(*tensor, options_.isa, memory_, pool_);
     if (!prepared.ok()) {
       problem_ = Error{prepared.error().code, fmt::format("'{}': {}", file_.path(), prepared.error().message)};
       return;
@@ -79,6 +80,21 @@ class Loader {
     return tensor;
   }
 
+  Result<ops::Matrix> dequantised(const core::TensorView& tensor) {
+    ops::WeightMemory quantised_memory;
+    const Result<ops::Matrix> quantised = ops::Matrix::prepare(tensor, options_.isa, quantised_memory, pool_);
+    if (!quantised.ok()) return quantised;
+    std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
+    for (std::int64_t row = 0; row < quantised->outputs(); ++row) {
+      quantised->dequantize_row(row, values.data() + row * quantised->inputs());
+    }
+    core::TensorView view = tensor;
+    view.dtype = core::DType::kF32;
+    view.data = reinterpret_cast<const std::byte*>(values.data());
+    view.bytes = static_cast<std::int64_t>(values.size() * sizeof(float));
+    return ops::Matrix::prepare(view, options_.isa, memory_, pool_);
+  }
+
   void finish(const core::TensorView& tensor) {
     file_.release(tensor);
     done_bytes_ += tensor.bytes;
@@ -86,7 +102,7 @@ class Loader {
   }
 
   const gguf::File& file_;
-  core::IsaLevel isa_;
+  WeightOptions options_;
   core::ThreadPool& pool_;
   ops::WeightMemory& memory_;
   const std::function<void(double)>& progress_;
@@ -122,10 +138,11 @@ void load_layer(Loader& loader, const Config& config, int layer, LayerWeights& o
 
 }  // namespace
 
-Result<Weights> load_weights(const gguf::File& file, const Config& config, core::IsaLevel isa, core::ThreadPool& pool,
+Result<Weights> load_weights(const gguf::File& file, const Config& config, const WeightOptions& options,
+                             core::ThreadPool& pool,
                              const std::function<void(double fraction)>& progress) {
   Weights weights;
-  Loader loader(file, isa, pool, weights.memory, progress);
+  Loader loader(file, options, pool, weights.memory, progress);
   loader.matrix("token_embd.weight", config.hidden, config.vocab, weights.embedding);
   if (loader.has("output.weight")) loader.matrix("output.weight", config.hidden, config.vocab, weights.output);
   loader.vector("output_norm.weight", config.hidden, weights.output_norm);

@@ -33,9 +33,15 @@ struct Weights {
   const ops::Matrix& head() const { return output.outputs() > 0 ? output : embedding; }
 };
 
+struct WeightOptions {
+  core::IsaLevel isa = core::IsaLevel::kPortable;
+  bool dequantise = false;  // matrices become f32
+};
+
 /// Refuses missing tensors, shapes that do not fit the config (both shapes in the message), and tensors that the
 /// forward pass would not use. `progress` may be empty.
-Result<Weights> load_weights(const gguf::File& file, const Config& config, core::IsaLevel isa, core::ThreadPool& pool,
+Result<Weights> load_weights(const gguf::File& file, const Config& config, const WeightOptions& options,
+                             core::ThreadPool& pool,
                              const std::function<void(double fraction)>& progress);
 
 }  // namespace segue::model

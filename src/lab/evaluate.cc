@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// Both models step through the text in the same small chunks; distributions are compared in double.
+#include "lab/evaluate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "kv/cache.h"
+
+namespace segue::lab {
+namespace {
+
+constexpr int kChunk = 32;
+
+/// A model with a cache of one sequence, advanced chunk by chunk.
+class Stepper {
+ public:
+  static Result<Stepper> create(engine::Runtime& runtime, KvType kv, std::int64_t tokens) {
+    const kv::Demand demand{1, tokens + kChunk, kChunk};
+    Result<std::vector<kv::PoolSpec>> specs =
+        kv::size_pools(runtime.model->pool_specs(kv, kv::kDefaultPageSize), demand);
+    if (!specs.ok()) return specs.error();
+    kv::CacheOptions options;
+    options.max_rows = kChunk;
+    Result<kv::Cache> cache = kv::Cache::create(std::move(specs).value(), options);
+    if (!cache.ok()) return cache.error();
+    return Stepper(runtime, std::move(cache).value());
+  }
+
+  /// Logits of every row of the next chunk.
+  Result<const float*> step(std::span<const std::int32_t> tokens) {
+    const auto rows = static_cast<std::int64_t>(tokens.size());
+    if (Status status = cache_.reserve(sequence_, rows); !status.ok()) return status.error();
+    const model::SequenceInput sequence{sequence_, cache_.length(sequence_), tokens, true, static_cast<int>(rows)};
+    model::StepInput input;
+    input.cache = &cache_;
+    input.sequences = std::span(&sequence, 1);
+    const Result<model::StepOutput> output = runtime_->model->forward(input);
+    if (!output.ok()) return output.error();
+    cache_.commit(sequence_, rows);
+    return output->logits;
+  }
+
+ private:
+  Stepper(engine::Runtime& runtime, kv::Cache cache)
+      : runtime_(&runtime), cache_(std::move(cache)), sequence_(cache_.create_sequence()) {}
+  engine::Runtime* runtime_;
+  kv::Cache cache_;
+  kv::SequenceId sequence_;
+};
+
+struct Distribution {
+  std::span<const float> logits;
+  double log_sum = 0;
+  std::int32_t top = 0;
+
+  explicit Distribution(std::span<const float> logits_in) : logits(logits_in) {
+    top = static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin());
+    double sum = 0;
+    for (float logit : logits) sum += std::exp(static_cast<double>(logit) - logits[static_cast<std::size_t>(top)]);
+    log_sum = logits[static_cast<std::size_t>(top)] + std::log(sum);
+  }
+  double log_probability(std::int64_t token) const { return logits[static_cast<std::size_t>(token)] - log_sum; }
+};
+
+struct Comparison {
+  std::int64_t positions = 0;
+  std::int64_t agreed = 0;
+  double kl_sum = 0;
+  double kl_max = 0;
+
+  void add(bool same_top, double kl) {
+    ++positions;
+    agreed += same_top ? 1 : 0;
+    kl_sum += kl;
+    kl_max = std::max(kl_max, kl);
+  }
+  core::Json json() const {
+    const auto n = static_cast<double>(std::max<std::int64_t>(1, positions));
+    core::Json out = core::Json::object();
+    return out.set("positions", positions).set("top1_agreement", static_cast<double>(agreed) / n)
+        .set("mean_kl", kl_sum / n).set("max_kl", kl_max);
+  }
+};
+
+double kl_full(const Distribution& reference, const Distribution& model) {
+  double kl = 0;
+  for (std::size_t i = 0; i < reference.logits.size(); ++i) {
+    const double log_p = reference.logits[i] - reference.log_sum;
+    kl += std::exp(log_p) * (log_p - (model.logits[i] - model.log_sum));
+  }
+  return std::max(0.0, kl);
+}
+
+/// KL over the recorded tokens and one bucket for all others.
+std::optional<double> kl_recorded(const core::Json& ids, const core::Json& logprobs, const Distribution& model) {
+  if (!ids.is_array() || !logprobs.is_array() || ids.as_array()->size() != logprobs.as_array()->size()) return {};
+  double kl = 0;
+  double rest_p = 1;
+  double rest_q = 1;
+  for (std::size_t i = 0; i < ids.as_array()->size(); ++i) {
+    const std::int64_t* id = (*ids.as_array())[i].as_int();
+    double log_p = 0;
+    if (id == nullptr || *id < 0 || *id >= static_cast<std::int64_t>(model.logits.size()) ||
+        !(*logprobs.as_array())[i].as_double(log_p)) {
+      return {};
+    }
+    const double log_q = model.log_probability(*id);
+    kl += std::exp(log_p) * (log_p - log_q);
+    rest_p -= std::exp(log_p);
+    rest_q -= std::exp(log_q);
+  }
+  if (rest_p > 1e-9 && rest_q > 1e-12) kl += rest_p * std::log(rest_p / rest_q);
+  return std::max(0.0, kl);
+}
+
+class Recorded {
+ public:
+  static Result<Recorded> open(const core::Json& json, std::size_t positions) {
+    const core::Json* ids = json.find("top_ids");
+    const core::Json* logprobs = json.find("top_logprobs");
+    if (ids == nullptr || logprobs == nullptr || !ids->is_array() || !logprobs->is_array() ||
+        ids->as_array()->size() < positions || logprobs->as_array()->size() < positions) {
+      return Error{ErrorCode::kInvalidFile,
+                   fmt::format("the recorded reference needs top_ids and top_logprobs for {} positions", positions)};
+    }
+    return Recorded(*ids->as_array(), *logprobs->as_array());
+  }
+  Status compare(std::size_t position, const Distribution& model, Comparison& out) const {
+    const std::optional<double> kl = kl_recorded(ids_[position], logprobs_[position], model);
+    const core::Json::Array* ids = ids_[position].as_array();
+    if (!kl || ids->empty()) {
+      return Error{ErrorCode::kInvalidFile, fmt::format("position {} of the recorded reference is malformed", position)};
+    }
+    out.add(*ids->front().as_int() == model.top, *kl);
+    return {};
+  }
+
+ private:
+  Recorded(const core::Json::Array& ids, const core::Json::Array& logprobs) : ids_(ids), logprobs_(logprobs) {}
+  const core::Json::Array& ids_;
+  const core::Json::Array& logprobs_;
+};
+
+}  // namespace
+
+Result<std::vector<std::int32_t>> recorded_tokens(const core::Json& recorded) {
+  const core::Json* tokens = recorded.find("tokens");
+  std::vector<std::int32_t> out;
+  if (tokens != nullptr && tokens->is_array()) {
+    for (const core::Json& token : *tokens->as_array()) {
+      const std::int64_t* id = token.as_int();
+      if (id == nullptr || *id < 0 || *id > std::numeric_limits<std::int32_t>::max()) break;
+      out.push_back(static_cast<std::int32_t>(*id));
+    }
+    if (out.size() == tokens->as_array()->size()) return out;
+  }
+  return Error{ErrorCode::kInvalidFile, "the recorded reference needs 'tokens', an array of token ids"};
+}
+
+Result<core::Json> evaluate(engine::Runtime& runtime, std::span<const std::int32_t> tokens,
+                            const EvaluateOptions& options) {
+  const std::int64_t vocab = runtime.model->config().vocab;
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  if (count < 2) return Error{ErrorCode::kUsage, fmt::format("the text has {} tokens; at least 2 are needed", count)};
+  if (count > runtime.model->config().context) {
+    return Error{ErrorCode::kTooLong, fmt::format("the text has {} tokens, the context holds {}", count,
+                                                  runtime.model->config().context)};
+  }
+  if (std::ranges::any_of(tokens, [vocab](std::int32_t token) { return token < 0 || token >= vocab; })) {
+    return Error{ErrorCode::kInvalidFile, fmt::format("a token is outside the vocabulary of {}", vocab)};
+  }
+  Result<Stepper> model = Stepper::create(runtime, options.kv, count);
+  if (!model.ok()) return model.error();
+  std::optional<Stepper> reference;
+  if (options.float_reference != nullptr) {
+    Result<Stepper> stepper = Stepper::create(*options.float_reference, KvType::kF32, count);
+    if (!stepper.ok()) return stepper.error();
+    reference.emplace(std::move(stepper).value());
+  }
+  std::optional<Recorded> recorded;
+  if (options.recorded != nullptr) {
+    Result<Recorded> opened = Recorded::open(*options.recorded, tokens.size());
+    if (!opened.ok()) return opened.error();
+    recorded.emplace(std::move(opened).value());
+  }
+  double logprob_sum = 0;
+  Comparison to_recorded;
+  Comparison to_float;
+  for (std::int64_t first = 0; first < count; first += kChunk) {
+    const auto chunk = tokens.subspan(static_cast<std::size_t>(first),
+                                      static_cast<std::size_t>(std::min<std::int64_t>(kChunk, count - first)));
+    const Result<const float*> logits = model->step(chunk);
+    if (!logits.ok()) return logits.error();
+    const Result<const float*> exact = reference ? reference->step(chunk) : Result<const float*>(nullptr);
+    if (!exact.ok()) return exact.error();
+    for (std::size_t row = 0; row < chunk.size(); ++row) {
+      const auto position = static_cast<std::size_t>(first) + row;
+      const std::size_t offset = row * static_cast<std::size_t>(vocab);
+      const Distribution mine(std::span(*logits + offset, static_cast<std::size_t>(vocab)));
+      if (position + 1 < tokens.size()) logprob_sum += mine.log_probability(tokens[position + 1]);
+      if (recorded) {
+        if (Status status = recorded->compare(position, mine, to_recorded); !status.ok()) return status.error();
+      }
+      if (reference) {
+        const Distribution theirs(std::span(*exact + offset, static_cast<std::size_t>(vocab)));
+        to_float.add(theirs.top == mine.top, kl_full(theirs, mine));
+      }
+    }
+    if (options.progress) options.progress(static_cast<double>(first + kChunk) / static_cast<double>(count));
+  }
+  const double mean = logprob_sum / static_cast<double>(count - 1);
+  core::Json json = core::Json::object();
+  json.set("positions", count).set("mean_logprob", mean).set("perplexity", std::exp(-mean));
+  if (recorded) json.set("recorded", to_recorded.json());
+  if (reference) json.set("float_reference", to_float.json());
+  return json;
+}
+
+}  // namespace segue::lab
