@@ -46,6 +46,7 @@ struct Kernel {
   core::IsaLevel isa = core::IsaLevel::kPortable;  // CPU rows: needs this level
   bool (*supports)(const Shape&) = nullptr;        // pure, host only
   void (*launch)(const Params&, Stream&) = nullptr;
+  KvType p_type = KvType::kF32;  // in which exponentials meet V: error bounds follow from it
 };
 
 /// The table of this build, best first; the last row is the double-precision reference, which

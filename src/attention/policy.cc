@@ -103,19 +103,13 @@ constexpr std::array kWholeRules{Rule{"forced", forced}};
 
 std::span<const Rule> rules(Policy policy) {
   switch (policy) {
-    case Policy::kStock:
-      return kStockRules;
-    case Policy::kPr45450:
-      return kPr45450Rules;
-    case Policy::kPr47520:
-      return kPr47520Rules;
-    case Policy::kBatchInvariant:
-      return kBatchInvariantRules;
-    case Policy::kWhole:
-      return kWholeRules;
+    case Policy::kStock: return kStockRules;
+    case Policy::kPr45450: return kPr45450Rules;
+    case Policy::kPr47520: return kPr47520Rules;
+    case Policy::kBatchInvariant: return kBatchInvariantRules;
+    case Policy::kWhole: return kWholeRules;
     case Policy::kSegue:
-    case Policy::kSegmented:
-      return {};
+    case Policy::kSegmented: return {};
   }
   return {};
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Per query row and head: scores of all visible keys, their maximum, then sums in ascending key
-// order.
+// One class template for both precisions: the arithmetic is written once.
 #include "attention/reference.h"
 
 #include <algorithm>
@@ -61,94 +60,155 @@ class Keys {
   std::int64_t head_offset_;
 };
 
+/// Where a tile's results go; null: not wanted.
 template <class Real>
-Real score(const Params& params, const float* q, const float* k) {
+struct Outputs {
+  Real* out = nullptr;           // [rows, q_heads, head_dim]
+  Real* lse = nullptr;           // [rows, q_heads]
+  Real* absolute_sum = nullptr;  // as out
+  Real* score_sum = nullptr;     // as lse
+};
+
+template <class Real>
+Real capped(const Params& params, Real score) {
+  if (params.softcap <= 0) return score;
+  const auto cap = static_cast<Real>(params.softcap);
+  return cap * std::tanh(score / cap);
+}
+
+template <class Real>
+Real dot(const float* q, const float* k, int count) {
   Real sum = 0;
-  for (int d = 0; d < params.kv.head_dim; ++d)
-    sum += static_cast<Real>(q[d]) * static_cast<Real>(k[d]);
-  sum *= static_cast<Real>(params.scale);
-  if (params.softcap > 0) {
-    const auto cap = static_cast<Real>(params.softcap);
-    sum = cap * std::tanh(sum / cap);
+  for (int d = 0; d < count; ++d) sum += static_cast<Real>(q[d]) * static_cast<Real>(k[d]);
+  return sum;
+}
+
+double absolute_dot(const float* q, const float* k, int count) {
+  double sum = 0;
+  for (int d = 0; d < count; ++d) {
+    sum += std::abs(static_cast<double>(q[d]) * static_cast<double>(k[d]));
   }
   return sum;
 }
 
-/// All query rows and heads of one (row tile, kv head).
+/// All query rows and heads of one (row tile, kv head): per query the scores of its visible keys,
+/// their maximum, then sums in ascending key order.
 template <class Real>
-void run_tile(const Params& params, const RowTile& tile, int kv_head) {
-  const Shape& shape = params.plan->shape;
-  const auto dim = static_cast<std::size_t>(shape.head_dim);
-  const auto group = static_cast<std::size_t>(shape.group());
-  const std::size_t queries = static_cast<std::size_t>(tile.rows) * group;
-  const std::int64_t first = shape.first_key(tile.position);
-  const std::int64_t end = tile.position + tile.rows;
-  const auto keys = static_cast<std::size_t>(end - first);
-  const Keys cache(params, tile.sequence, kv_head);
-  const auto query_index = [&](std::size_t query) {
-    const std::size_t row = static_cast<std::size_t>(tile.token) + query / group;
-    return row * static_cast<std::size_t>(shape.q_heads) +
-           static_cast<std::size_t>(kv_head) * group + query % group;
-  };
-  const auto visible = [&](std::size_t query, std::int64_t key) {
-    const std::int64_t position = tile.position + static_cast<std::int64_t>(query / group);
-    return key >= shape.first_key(position) && key <= position;
-  };
+class TileRun {
+ public:
+  TileRun(const Params& params, const RowTile& tile, int kv_head)
+      : params_(params),
+        tile_(tile),
+        shape_(params.plan->shape),
+        kv_head_(static_cast<std::size_t>(kv_head)),
+        dim_(static_cast<std::size_t>(shape_.head_dim)),
+        group_(static_cast<std::size_t>(shape_.group())),
+        queries_(static_cast<std::size_t>(tile.rows) * group_),
+        first_(shape_.first_key(tile.position)),
+        keys_(static_cast<std::size_t>(tile.position + tile.rows - first_)),
+        cache_(params, tile.sequence, kv_head),
+        row_(dim_),
+        scores_(queries_ * keys_),
+        maximum_(queries_, -std::numeric_limits<Real>::infinity()) {}
 
-  constexpr Real kNone = -std::numeric_limits<Real>::infinity();
-  std::vector<Real> scores(queries * keys);
-  std::vector<Real> maximum(queries, kNone);
-  std::vector<float> row(dim);
-  for (std::size_t i = 0; i < keys; ++i) {
-    const std::int64_t key = first + static_cast<std::int64_t>(i);
-    cache.read_k(key, row.data());
-    for (std::size_t query = 0; query < queries; ++query) {
-      if (!visible(query, key)) continue;
-      const Real value = score<Real>(params, params.q + query_index(query) * dim, row.data());
-      scores[query * keys + i] = value;
-      maximum[query] = std::max(maximum[query], value);
+  void run(const Outputs<Real>& outputs) {
+    score(outputs);
+    if (params_.sinks != nullptr) {
+      for (std::size_t query = 0; query < queries_; ++query) {
+        maximum_[query] = std::max(maximum_[query], sink(query));
+      }
+    }
+    weigh(outputs);
+  }
+
+ private:
+  std::size_t index(std::size_t query) const {
+    const std::size_t row = static_cast<std::size_t>(tile_.token) + query / group_;
+    return row * static_cast<std::size_t>(shape_.q_heads) + kv_head_ * group_ + query % group_;
+  }
+  bool visible(std::size_t query, std::int64_t key) const {
+    const std::int64_t position = tile_.position + static_cast<std::int64_t>(query / group_);
+    return key >= shape_.first_key(position) && key <= position;
+  }
+  Real sink(std::size_t query) const {
+    return static_cast<Real>(params_.sinks[kv_head_ * group_ + query % group_]);
+  }
+
+  void score(const Outputs<Real>& outputs) {
+    for (std::size_t i = 0; i < keys_; ++i) {
+      const std::int64_t key = first_ + static_cast<std::int64_t>(i);
+      cache_.read_k(key, row_.data());
+      for (std::size_t query = 0; query < queries_; ++query) {
+        if (!visible(query, key)) continue;
+        const float* q = params_.q + index(query) * dim_;
+        const auto scale = static_cast<Real>(params_.scale);
+        const Real value = capped(params_, dot<Real>(q, row_.data(), shape_.head_dim) * scale);
+        scores_[query * keys_ + i] = value;
+        maximum_[query] = std::max(maximum_[query], value);
+        if (outputs.score_sum != nullptr) {
+          const double sum =
+              absolute_dot(q, row_.data(), shape_.head_dim) * std::abs(params_.scale);
+          Real& largest = outputs.score_sum[index(query)];
+          largest = std::max(largest, static_cast<Real>(sum));
+        }
+      }
     }
   }
-  std::vector<Real> sums(queries, 0);
-  std::vector<Real> out(queries * dim, 0);
-  const auto sink = [&](std::size_t query) {
-    return static_cast<Real>(
-        params.sinks[static_cast<std::size_t>(kv_head) * group + query % group]);
-  };
-  if (params.sinks != nullptr) {
-    for (std::size_t query = 0; query < queries; ++query)
-      maximum[query] = std::max(maximum[query], sink(query));
-  }
-  for (std::size_t i = 0; i < keys; ++i) {
-    const std::int64_t key = first + static_cast<std::int64_t>(i);
-    cache.read_v(key, row.data());
-    for (std::size_t query = 0; query < queries; ++query) {
-      if (!visible(query, key)) continue;
-      const Real p = std::exp(scores[query * keys + i] - maximum[query]);
-      sums[query] += p;
-      Real* sum = out.data() + query * dim;
-      for (std::size_t d = 0; d < dim; ++d) sum[d] += p * static_cast<Real>(row[d]);
+
+  void weigh(const Outputs<Real>& outputs) {
+    std::vector<Real> sums(queries_, 0);
+    std::vector<Real> out(queries_ * dim_, 0);
+    std::vector<Real> absolute(outputs.absolute_sum != nullptr ? queries_ * dim_ : 0, 0);
+    for (std::size_t i = 0; i < keys_; ++i) {
+      const std::int64_t key = first_ + static_cast<std::int64_t>(i);
+      cache_.read_v(key, row_.data());
+      for (std::size_t query = 0; query < queries_; ++query) {
+        if (!visible(query, key)) continue;
+        const Real p = std::exp(scores_[query * keys_ + i] - maximum_[query]);
+        sums[query] += p;
+        Real* sum = out.data() + query * dim_;
+        for (std::size_t d = 0; d < dim_; ++d) sum[d] += p * static_cast<Real>(row_[d]);
+        if (absolute.empty()) continue;
+        Real* magnitude = absolute.data() + query * dim_;
+        for (std::size_t d = 0; d < dim_; ++d)
+          magnitude[d] += p * std::abs(static_cast<Real>(row_[d]));
+      }
+    }
+    for (std::size_t query = 0; query < queries_; ++query) {
+      Real sum = sums[query];
+      if (params_.sinks != nullptr) sum += std::exp(sink(query) - maximum_[query]);
+      const std::size_t at = index(query);
+      for (std::size_t d = 0; d < dim_; ++d) {
+        outputs.out[at * dim_ + d] = out[query * dim_ + d] / sum;
+        if (!absolute.empty())
+          outputs.absolute_sum[at * dim_ + d] = absolute[query * dim_ + d] / sum;
+      }
+      if (outputs.lse != nullptr) outputs.lse[at] = maximum_[query] + std::log(sum);
     }
   }
-  for (std::size_t query = 0; query < queries; ++query) {
-    const Real sum = params.sinks != nullptr ? sums[query] + std::exp(sink(query) - maximum[query])
-                                             : sums[query];
-    const std::size_t index = query_index(query);
-    for (std::size_t d = 0; d < dim; ++d) {
-      params.out[index * dim + d] = static_cast<float>(out[query * dim + d] / sum);
-    }
-    if (params.lse != nullptr)
-      params.lse[index] = static_cast<float>(maximum[query] + std::log(sum));
-  }
-}
+
+  const Params& params_;
+  const RowTile& tile_;
+  const Shape& shape_;
+  std::size_t kv_head_;
+  std::size_t dim_;
+  std::size_t group_;
+  std::size_t queries_;
+  std::int64_t first_;  // key that any row sees
+  std::size_t keys_;    // from there to the last row's
+  Keys cache_;
+  std::vector<float> row_;
+  std::vector<Real> scores_;  // [queries, keys]
+  std::vector<Real> maximum_;
+};
 
 template <class Real>
-void run(const Params& params, Stream& stream) {
+void run(const Params& params, Stream& stream, const Outputs<Real>& outputs) {
   const Plan& plan = *params.plan;
   const int heads = plan.shape.kv_heads;
   const auto task = [&](std::int64_t index, int) {
-    run_tile<Real>(params, plan.tiles[static_cast<std::size_t>(index / heads)],
-                   static_cast<int>(index % heads));
+    const RowTile& tile = plan.tiles[static_cast<std::size_t>(index / heads)];
+    TileRun<Real>(params, tile, static_cast<int>(index % heads)).run(outputs);
   };
   const std::int64_t tasks = static_cast<std::int64_t>(plan.tiles.size()) * heads;
   if (stream.pool != nullptr) {
@@ -158,12 +218,42 @@ void run(const Params& params, Stream& stream) {
   }
 }
 
+std::size_t heads_of(const Params& params) {
+  return static_cast<std::size_t>(params.plan->rows) *
+         static_cast<std::size_t>(params.plan->shape.q_heads);
+}
+
 bool supports_everything(const Shape&) { return true; }
 
 }  // namespace
 
-void reference_attention(const Params& params, Stream& stream) { run<double>(params, stream); }
-void plain_attention(const Params& params, Stream& stream) { run<float>(params, stream); }
+ReferenceResult reference_result(const Params& params, Stream& stream) {
+  const std::size_t heads = heads_of(params);
+  const std::size_t elements = heads * static_cast<std::size_t>(params.plan->shape.head_dim);
+  ReferenceResult result;
+  result.out.resize(elements);
+  result.absolute_sum.resize(elements);
+  result.lse.resize(heads);
+  result.score_sum.resize(heads);
+  run<double>(
+      params, stream,
+      {result.out.data(), result.lse.data(), result.absolute_sum.data(), result.score_sum.data()});
+  return result;
+}
+
+void reference_attention(const Params& params, Stream& stream) {
+  const std::size_t heads = heads_of(params);
+  std::vector<double> out(heads * static_cast<std::size_t>(params.plan->shape.head_dim));
+  std::vector<double> lse(heads);
+  run<double>(params, stream, {.out = out.data(), .lse = lse.data()});
+  for (std::size_t i = 0; i < out.size(); ++i) params.out[i] = static_cast<float>(out[i]);
+  if (params.lse == nullptr) return;
+  for (std::size_t i = 0; i < lse.size(); ++i) params.lse[i] = static_cast<float>(lse[i]);
+}
+
+void plain_attention(const Params& params, Stream& stream) {
+  run<float>(params, stream, {.out = params.out, .lse = params.lse});
+}
 
 const Kernel kReference{
     .name = "reference",
