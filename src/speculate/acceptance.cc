@@ -8,13 +8,13 @@ namespace segue::speculate {
 namespace {
 
 constexpr double kFirstGuess = 0.5;          // acceptance of a drafter that nobody has tried
-constexpr double kSharedWeight = 1.0;        // trials that the first guess is worth
-constexpr double kSequenceWeight = 4.0;      // trials that the shared estimate is worth at most
-constexpr double kSharedMemory = 1000;       // trials
+constexpr double kFirstWeight = 2;           // trials that the guess is worth
+constexpr double kSharedWeight = 6;          // trials that other sequences' experience is worth at most
+constexpr double kFinishedMemory = 500;      // trials that are kept of finished sequences
 constexpr double kSlowMemory = 400;          // trials, and tokens without a trial
 constexpr double kFastMemory = 12;           // trials
 constexpr double kContradiction = 3.0;       // standard deviations between fast and slow
-constexpr double kDepthOfInheritance = 0.7;  // how much of a sequence's deviation carries over to the next position
+constexpr double kInheritance = 1.0;         // of a sequence's deviation, carried over to the next position
 
 double logit(double p) { return std::log(p / (1 - p)); }
 double clamp_probability(double p) { return std::clamp(p, 0.002, 0.998); }
@@ -23,25 +23,49 @@ std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 }  // namespace
 
-void SharedAcceptance::observe(int grade, int position, bool hit) {
-  for (FadingCounts* counts : {&all_[index(position)], &by_grade_[index(grade)][index(position)]}) {
-    counts->fade(1 - 1 / kSharedMemory);
-    counts->add(hit);
+void SharedAcceptance::replace(const CountTable& before, const CountTable& after) {
+  for (std::size_t g = 0; g < kDraftGrades; ++g) {
+    for (std::size_t i = 0; i < kMaxDraft; ++i) {
+      living_[g][i].trials += after[g][i].trials - before[g][i].trials;
+      living_[g][i].hits += after[g][i].hits - before[g][i].hits;
+    }
   }
 }
 
-double SharedAcceptance::mean(int grade, int position) const {
-  // A position starts from the one before it, a grade from all grades.
-  double all = kFirstGuess;
-  for (int i = 0; i <= position; ++i) {
-    const FadingCounts& counts = all_[index(i)];
-    all = (counts.hits + kSharedWeight * all) / (counts.trials + kSharedWeight);
+void SharedAcceptance::archive(const CountTable& counts) {
+  replace(counts, CountTable{});
+  for (std::size_t g = 0; g < kDraftGrades; ++g) {
+    for (std::size_t i = 0; i < kMaxDraft; ++i) {
+      FadingCounts& kept = finished_[g][i];
+      kept.trials += counts[g][i].trials;
+      kept.hits += counts[g][i].hits;
+      if (kept.trials > kFinishedMemory) kept.fade(kFinishedMemory / kept.trials);
+    }
   }
-  const FadingCounts& own = by_grade_[index(grade)][index(position)];
-  return (own.hits + kSharedWeight * all) / (own.trials + kSharedWeight);
 }
 
-void SequenceAcceptance::Memory::add(bool hit) {
+std::array<SharedAcceptance::Common, kMaxDraft> SharedAcceptance::all_but(const CountTable& own, int grade) const {
+  std::array<Common, kMaxDraft> common;
+  double mean = kFirstGuess;   // of all grades
+  for (std::size_t i = 0; i < kMaxDraft; ++i) {
+    FadingCounts all;
+    FadingCounts graded;
+    for (std::size_t g = 0; g < kDraftGrades; ++g) {
+      const double trials = std::max(0.0, finished_[g][i].trials + living_[g][i].trials - own[g][i].trials);
+      const double hits = std::clamp(finished_[g][i].hits + living_[g][i].hits - own[g][i].hits, 0.0, trials);
+      all.trials += trials;
+      all.hits += hits;
+      if (g == index(grade)) graded = {trials, hits};
+    }
+    mean = (all.hits + kFirstWeight * mean) / (all.trials + kFirstWeight);
+    common[i] = {(graded.hits + kFirstWeight * mean) / (graded.trials + kFirstWeight), all.trials};
+  }
+  return common;
+}
+
+void SequenceAcceptance::judge(int grade, int position, bool hit) {
+  FadingCounts& fast = fast_[index(grade)][index(position)];
+  FadingCounts& slow = slow_[index(grade)][index(position)];
   fast.fade(1 - 1 / kFastMemory);
   fast.add(hit);
   slow.fade(1 - 1 / kSlowMemory);
@@ -62,39 +86,37 @@ void SequenceAcceptance::draft(int grade, std::span<const std::int32_t> tokens) 
 }
 
 void SequenceAcceptance::commit(std::span<const std::int32_t> tokens, SharedAcceptance& shared) {
+  const CountTable before = slow_;
   for (const std::int32_t token : tokens) {
     for (std::int64_t& since : tokens_since_trial_) ++since;
-    for (auto& grade : memory_) {
-      for (Memory& memory : grade) memory.slow.fade(1 - 1 / kSlowMemory);
+    for (auto& grade : slow_) {
+      for (FadingCounts& counts : grade) counts.fade(1 - 1 / kSlowMemory);
     }
     for (Pending& pending : pending_) {
       const bool hit = pending.tokens[index(pending.judged)] == token;
-      memory_[index(pending.grade)][index(pending.judged)].add(hit);
+      judge(pending.grade, pending.judged, hit);
       tokens_since_trial_[index(pending.grade)] = 0;
-      shared.observe(pending.grade, pending.judged, hit);
       pending.judged = hit ? pending.judged + 1 : pending.size;
     }
     std::erase_if(pending_, [](const Pending& pending) { return pending.judged == pending.size; });
   }
+  shared.replace(before, slow_);
 }
 
 AcceptanceCurve SequenceAcceptance::curve(int grade, const SharedAcceptance& shared) const {
+  const auto common = shared.all_but(slow_, grade);
   AcceptanceCurve curve;
-  double shift = 0;   // of this sequence against all, as a difference of logits
-  for (int i = 0; i < kMaxDraft; ++i) {
-    const double common = clamp_probability(shared.mean(grade, i));
-    const double prior = 1 / (1 + std::exp(-(logit(common) + kDepthOfInheritance * shift)));
-    const FadingCounts& own = memory_[index(grade)][index(i)].slow;
-    const double trials = own.trials + kSequenceWeight;
-    const double mean = clamp_probability((own.hits + kSequenceWeight * prior) / trials);
-    curve[index(i)] = {mean, std::sqrt(mean * (1 - mean) / (trials + 1))};
-    shift = logit(mean) - logit(common);
+  double shift = 0;   // of this sequence against the others, as a difference of logits
+  for (std::size_t i = 0; i < kMaxDraft; ++i) {
+    const double mean = clamp_probability(common[i].mean);
+    const double prior = 1 / (1 + std::exp(-(logit(mean) + kInheritance * shift)));
+    const double weight = std::min(kSharedWeight, kFirstWeight + 0.1 * common[i].trials);
+    const FadingCounts& own = slow_[index(grade)][i];
+    const double p = clamp_probability((own.hits + weight * prior) / (own.trials + weight));
+    curve[i] = {p, std::sqrt(p * (1 - p) / (own.trials + weight + 1))};
+    shift = logit(p) - logit(mean);
   }
   return curve;
-}
-
-double SequenceAcceptance::trials(int grade, int position) const {
-  return memory_[index(grade)][index(position)].slow.trials;
 }
 
 std::array<double, kMaxDraft + 1> expected_tokens(const AcceptanceCurve& curve, double deviations) {

@@ -27,16 +27,26 @@ struct FadingCounts {
   void add(bool hit) { trials += 1, hits += hit ? 1 : 0; }
 };
 
-/// What all sequences together have taught.
+using CountTable = std::array<std::array<FadingCounts, kMaxDraft>, kDraftGrades>;
+
+/// What sequences teach each other: the counts of those that live and, fading, of those that are finished.
 class SharedAcceptance {
  public:
-  void observe(int grade, int position, bool hit);
-  /// Mean and weight of the prior of a sequence that has shown nothing yet.
-  double mean(int grade, int position) const;
+  /// A living sequence's counts changed.
+  void replace(const CountTable& before, const CountTable& after);
+  /// A sequence has ended: what it knew stays, until newer sequences push it out.
+  void archive(const CountTable& counts);
+  /// What all but the sequence with counts `own` know. A position without trials follows the one before it, a grade
+  /// all grades.
+  struct Common {
+    double mean;
+    double trials;
+  };
+  std::array<Common, kMaxDraft> all_but(const CountTable& own, int grade) const;
 
  private:
-  std::array<FadingCounts, kMaxDraft> all_{};
-  std::array<std::array<FadingCounts, kMaxDraft>, kDraftGrades> by_grade_{};
+  CountTable living_{};
+  CountTable finished_{};
 };
 
 /// One sequence: its counts, and drafts that wait for the tokens that prove them right or wrong.
@@ -45,7 +55,7 @@ class SequenceAcceptance {
   void draft(int grade, std::span<const std::int32_t> tokens);
   void commit(std::span<const std::int32_t> tokens, SharedAcceptance& shared);
   AcceptanceCurve curve(int grade, const SharedAcceptance& shared) const;
-  double trials(int grade, int position) const;
+  const CountTable& counts() const { return slow_; }
   /// Tokens committed since a draft of this grade was last judged.
   std::int64_t tokens_since_trial(int grade) const { return tokens_since_trial_[static_cast<std::size_t>(grade)]; }
 
@@ -56,14 +66,12 @@ class SequenceAcceptance {
     int judged;
     int grade;
   };
-  struct Memory {
-    FadingCounts slow;
-    FadingCounts fast;
-    void add(bool hit);
-  };
+  void judge(int grade, int position, bool hit);
+
   std::vector<Pending> pending_;
   std::array<std::int64_t, kDraftGrades> tokens_since_trial_{};
-  std::array<std::array<Memory, kMaxDraft>, kDraftGrades> memory_{};
+  CountTable slow_{};
+  CountTable fast_{};
 };
 
 /// Expected tokens of a step that verifies 0, 1, .. drafts: 1 + the sum of the products of the curve.

@@ -9,9 +9,10 @@
 namespace segue::speculate {
 namespace {
 
-constexpr double kProbeShare = 0.006;      // of all time may be lost to probes
+constexpr double kProbeShare = 0.005;      // of all time may be lost to probes
 constexpr double kLargestBudgetSteps = 16;
-constexpr double kWorthLearning = 0.02;    // a probe must promise a rate higher by this share
+constexpr double kLargestCollapse = 4.0;   // a verify step may take so many times as long as one without drafts
+constexpr double kWorthLearning = 0.25;    // of a step, that a probe must promise over the horizon
 constexpr double kChangeSteps = 2000;      // a kernel's cost is taken to change once in so many steps
 constexpr double kHorizonSteps = 256;      // over which a better choice would pay
 constexpr double kStaleTokens = 200;       // acceptance that is not observed is taken to change within so many
@@ -40,13 +41,23 @@ std::vector<Controller::Member> Controller::members_of(std::span<const DraftOffe
 }
 
 double Controller::Member::hoped_tokens(int k, int known) const {
-  if (offer.ready) known = k;   // judged in any case
+  if (offer.ready) return tokens[static_cast<std::size_t>(k)];   // judged in any case
   double sum = 1;
   double product = 1;
   for (int i = 0; i < k; ++i) {
     const AcceptanceEstimate& p = curve[static_cast<std::size_t>(i)];
     product *= i < known ? p.mean : std::min(1.0, p.mean + p.error + 0.5 * stale * (1 - p.mean));
     sum += product;
+  }
+  return sum;
+}
+
+double Controller::Member::sure_tokens(int k) const {
+  double sum = 1;
+  double product = 1;
+  for (int i = 0; i < k; ++i) {
+    const AcceptanceEstimate& p = curve[static_cast<std::size_t>(i)];
+    sum += product *= std::max(0.0, p.mean - p.error);
   }
   return sum;
 }
@@ -111,72 +122,121 @@ std::vector<Controller::Choice> Controller::choices_for(const std::vector<Member
   return choices;
 }
 
-/// The rate of `choice` if all that only it could tell turned out well by one standard deviation.
-double Controller::hoped_rate(const std::vector<Member>& members, const Choice& choice, const Choice& best) const {
-  double tokens = 0;
+/// How much the time saved by `choice` against `best`, per step, is uncertain in what only trying it would tell.
+double Controller::unknown_us(const std::vector<Member>& members, const Choice& choice, const Choice& best) const {
+  double unknown_tokens = 0;
   for (std::size_t i = 0; i < members.size(); ++i) {
-    tokens += members[i].hoped_tokens(choice.drafts[i], best.drafts[i]);
+    unknown_tokens += members[i].hoped_tokens(choice.drafts[i], best.drafts[i]) -
+                      members[i].tokens[static_cast<std::size_t>(choice.drafts[i])];
   }
-  const double error_us = costs_.difference(choice.shape, best.shape).error_us;
-  return tokens / std::max(choice.us - error_us, 0.3 * choice.us);
+  return std::hypot(costs_.learnable_us(choice.shape, best.shape), unknown_tokens / best.rate());
 }
 
+/// Mean of max(0, x) for x normal with mean -loss.
+double expected_gain(double loss, double deviation) {
+  if (!(deviation > 0)) return std::max(0.0, -loss);
+  const double z = loss / deviation;
+  const double density = std::exp(-0.5 * z * z) * 0.3989422804014327;
+  return deviation * density - loss * 0.5 * std::erfc(z * 0.7071067811865476);
+}
+
+/// The choice that is most worth trying although `best` is expected to be faster: what trying it may bring over the
+/// horizon (expected improvement: Mockus 1975) exceeds what it costs, and the budget allows it.
 const Controller::Choice* Controller::worthwhile_probe(const std::vector<Member>& members,
                                                        const std::vector<Choice>& choices, const Choice& best) const {
+  if (!baseline_measured_) {
+    // Nothing else is worth knowing before the step without drafts, unless drafts win however expensive they are.
+    const bool off = best.shape.extra_rows() == 0;
+    return off || best.tokens > kLargestCollapse * choices[0].tokens ? nullptr : &choices[0];
+  }
   const Choice* probe = nullptr;
-  double promise = best.rate() * (1 + kWorthLearning);
-  const double alone_us = choices[0].us;
+  double most = 0;
   for (const Choice& choice : choices) {
     if (choice.drafts == best.drafts) continue;
     const double loss_us = choice.us - choice.tokens / best.rate();
-    if (loss_us > budget_steps_ * alone_us) continue;
-    double rate = hoped_rate(members, choice, best);
+    if (std::max(loss_us, 0.0) > budget_steps_ * choices[0].us) continue;
+    double gain_us = expected_gain(loss_us, unknown_us(members, choice, best));
     if (choice.shape.extra_rows() > 0 && best.shape.extra_rows() == 0) {
       // Has the kernel become cheaper since it was last seen?
       const double draft_us = choice.us - costs_.step(choice.shape).us;
-      const double cheap_rate = choice.tokens / (costs_.hoped_us(choice.shape) + draft_us);
-      const double gain_us = best.us * (cheap_rate / best.rate() - 1);
+      const double cheap_us = costs_.hoped_us(choice.shape) + draft_us;
       const double changed = 1 - std::exp(-static_cast<double>(steps_since_verify_) / kChangeSteps);
-      if (changed * gain_us * kHorizonSteps > loss_us) rate = std::max(rate, cheap_rate);
+      gain_us = std::max(gain_us, changed * (choice.tokens / best.rate() - cheap_us));
     }
-    if (rate > promise) {
-      promise = rate;
+    const double worth_us = gain_us * kHorizonSteps - loss_us;
+    if (gain_us > kWorthLearning * choice.us / kHorizonSteps && worth_us > most) {
+      most = worth_us;
       probe = &choice;
     }
   }
   return probe;
 }
 
+/// Better than no drafts by more than what is not known about it.
+bool Controller::proven(const std::vector<Member>& members, const Choice& choice, const Choice& off) const {
+  if (choice.shape.extra_rows() == 0) return true;
+  double tokens = 0;
+  for (std::size_t i = 0; i < members.size(); ++i) tokens += members[i].sure_tokens(choice.drafts[i]);
+  const double error_us = costs_.difference(choice.shape, off.shape).error_us;
+  return tokens / (choice.us + error_us) > off.rate();
+}
+
+std::size_t Controller::best_proven(const std::vector<Member>& members, const std::vector<Choice>& choices) const {
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < choices.size(); ++i) {
+    if (choices[i].rate() > choices[best].rate() && proven(members, choices[i], choices[0])) best = i;
+  }
+  // The last choice stays unless another is better by more than is known.
+  const std::size_t last = choices.size() - 1;
+  const double error_us = costs_.difference(choices[best].shape, choices[last].shape).error_us;
+  const double doubt = std::min(0.02, 0.5 * error_us / choices[best].us);
+  const bool stay = choices[best].rate() < choices[last].rate() * (1 + doubt) && proven(members, choices[last], choices[0]);
+  return stay ? last : best;
+}
+
 void Controller::decide(std::span<const DraftOffer> offers, std::span<Decision> decisions) {
   CHECK(decisions.size() == offers.size());
-  probing_ = false;
+  settle_probe();
   if (offers.empty()) return;
   const std::vector<Member> members = members_of(offers);
   Choice chosen;
+  bool probe = false;
   if (!costs_.measured()) {
-    // The first step of all measures what everything is compared with.
-    chosen = evaluate(members, std::vector<int>(members.size(), 0));
+    // The first step of all: one step with many drafts tells most, about costs and about acceptance.
+    std::vector<int> drafts;
+    const int cap = std::max(1, options_.max_draft / static_cast<int>(members.size()));
+    for (const Member& member : members) drafts.push_back(std::min(cap, member.limit));
+    chosen = evaluate(members, std::move(drafts));
+    probe = chosen.shape.extra_rows() > 0;
   } else {
     std::vector<Choice> choices = choices_for(members);
-    std::size_t best = 0;
-    for (std::size_t i = 1; i < choices.size(); ++i) {
-      if (choices[i].rate() > choices[best].rate()) best = i;
-    }
-    // Stay with the last choice unless the better one is better by more than is known.
     std::vector<int> previous;
     for (const Member& member : members) previous.push_back(member.previous);
     choices.push_back(evaluate(members, std::move(previous)));
-    const double error_us = costs_.difference(choices[best].shape, choices.back().shape).error_us;
-    const double doubt = std::min(0.02, 0.5 * error_us / choices[best].us);
-    if (choices[best].rate() < choices.back().rate() * (1 + doubt)) best = choices.size() - 1;
-    const Choice* probe = worthwhile_probe(members, choices, choices[best]);
-    probing_ = probe != nullptr;
-    if (probe != nullptr) decided_value_us_ = probe->tokens / choices[best].rate();
-    chosen = probe != nullptr ? *probe : choices[best];
+    const Choice& best = choices[best_proven(members, choices)];
+    const Choice* better = worthwhile_probe(members, choices, best);
+    probe = better != nullptr;
+    if (probe) probe_token_us_ = 1 / best.rate();
+    chosen = probe ? *better : best;
   }
+  probing_ = probe;
   for (std::size_t i = 0; i < offers.size(); ++i) {
-    decisions[i] = {chosen.drafts[i], probing_};
-    if (!probing_) sequences_[offers[i].sequence].last_draft = chosen.drafts[i];
+    decisions[i] = {chosen.drafts[i], probe};
+    if (!probe) sequences_[offers[i].sequence].last_draft = chosen.drafts[i];
+  }
+}
+
+/// A probe costs the time that it took, less the time in which its tokens would have come anyway.
+void Controller::settle_probe() {
+  if (!probing_) return;
+  probing_ = false;
+  ++probes_;
+  if (probe_token_us_ > 0) {
+    const double loss_us = probe_us_ - static_cast<double>(probe_tokens_) * probe_token_us_;
+    budget_steps_ -= loss_us / alone_us_;
+    probe_loss_us_ += loss_us;
+    probe_us_ = 0;
+    probe_tokens_ = 0;
   }
 }
 
@@ -186,6 +246,7 @@ void Controller::observe_draft(std::int64_t sequence, int grade, std::span<const
 
 void Controller::observe_tokens(std::int64_t sequence, std::span<const std::int32_t> tokens) {
   sequences_[sequence].acceptance.commit(tokens, shared_);
+  if (probing_) probe_tokens_ += static_cast<std::int64_t>(tokens.size());
 }
 
 void Controller::observe_step(std::span<const StepRows> rows, double us) {
@@ -195,22 +256,29 @@ void Controller::observe_step(std::span<const StepRows> rows, double us) {
   ++steps_;
   steps_since_verify_ = shape.extra_rows() > 0 ? 0 : steps_since_verify_ + 1;
   total_us_ += us;
-  const double alone_us = costs_.step({.batch = shape.batch, .rows = shape.batch, .depth = shape.depth}).us;
-  budget_steps_ = std::min(budget_steps_ + kProbeShare * us / alone_us, kLargestBudgetSteps);
-  if (probing_) {
-    const double loss_us = std::max(0.0, us - decided_value_us_);
-    budget_steps_ -= loss_us / alone_us;
-    probe_loss_us_ += loss_us;
-    ++probes_;
-    probing_ = false;
+  alone_us_ = costs_.step({.batch = shape.batch, .rows = shape.batch, .depth = shape.depth}).us;
+  budget_steps_ = std::min(budget_steps_ + kProbeShare * us / alone_us_, kLargestBudgetSteps);
+  if (probing_) probe_us_ += us;
+  if (!baseline_measured_ && shape.extra_rows() == 0) {
+    baseline_measured_ = true;
+    // What the first step cost is known only now.
+    budget_steps_ -= probe_us_ / alone_us_ - static_cast<double>(probe_tokens_);
+    probe_us_ = 0;
+    probe_tokens_ = 0;
   }
 }
 
 void Controller::observe_draft_time(int tokens, std::int64_t depth, double us) {
   costs_.observe_draft(tokens, depth, us);
+  if (probing_) probe_us_ += us;
 }
 
-void Controller::forget(std::int64_t sequence) { sequences_.erase(sequence); }
+void Controller::forget(std::int64_t sequence) {
+  const auto found = sequences_.find(sequence);
+  if (found == sequences_.end()) return;
+  shared_.archive(found->second.acceptance.counts());
+  sequences_.erase(found);
+}
 
 std::optional<double> Controller::break_even_acceptance(int k, std::int64_t depth, int batch) const {
   CHECK(1 <= k && k <= kMaxDraft && batch >= 1);

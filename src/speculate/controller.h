@@ -95,6 +95,8 @@ class Controller {
 
     /// Tokens that k drafts may bring, for all that verifying `known` drafts would not tell.
     double hoped_tokens(int k, int known) const;
+    /// Tokens that k drafts bring if every position is worse than estimated by its error.
+    double sure_tokens(int k) const;
   };
 
   /// A choice of k for every member, and what it promises.
@@ -110,19 +112,25 @@ class Controller {
   Choice evaluate(const std::vector<Member>& members, std::vector<int> drafts) const;
   std::vector<Choice> choices_for(const std::vector<Member>& members) const;
   std::vector<int> best_per_member(const std::vector<Member>& members, double rate) const;
-  double hoped_rate(const std::vector<Member>& members, const Choice& choice, const Choice& best) const;
+  double unknown_us(const std::vector<Member>& members, const Choice& choice, const Choice& best) const;
   const Choice* worthwhile_probe(const std::vector<Member>& members, const std::vector<Choice>& choices,
                                  const Choice& best) const;
-  core::Json describe(const Choice& choice) const;
+  bool proven(const std::vector<Member>& members, const Choice& choice, const Choice& off) const;
+  std::size_t best_proven(const std::vector<Member>& members, const std::vector<Choice>& choices) const;
+  void settle_probe();
 
   ControllerOptions options_;
   CostModel costs_;
   SharedAcceptance shared_;
   std::unordered_map<std::int64_t, Sequence> sequences_;
 
+  double alone_us_ = 1;               // the last step, had it been without drafts
   double budget_steps_ = 1.5;         // time that probes may still lose, in steps without drafts
-  double decided_value_us_ = 0;       // of the last probe: time in which its tokens would have come anyway
+  bool baseline_measured_ = false;    // has there been a step without drafts?
   bool probing_ = false;
+  double probe_us_ = 0;               // of the probe under way
+  std::int64_t probe_tokens_ = 0;
+  double probe_token_us_ = 0;         // time per token of the choice that it stands in for
   std::int64_t steps_ = 0;
   std::int64_t steps_since_verify_ = 0;
   std::int64_t probes_ = 0;

@@ -20,10 +20,10 @@ constexpr std::array<Prior, kFirstRowCount> kPriors{{
     {0.85, 0.5},    // base
     {0.05, 0.2},    // each sequence after the first
     {0.15, 0.3},    // one row over one depth unit
-    {0.03, 0.25},   // a step with any verify rows
-    {0.02, 0.06},   // each extra row
-    {0.02, 0.5},    // a second row over one depth unit: in the published collapse the costliest by far
-    {0.005, 0.05},  // each extra row over one depth unit
+    {0.03, 0.15},   // a step with any verify rows
+    {0.02, 0.1},    // each extra row
+    {0.02, 0.25},   // a second row over one depth unit: in the published collapse the costliest by far
+    {0.005, 0.03},  // each extra row over one depth unit
 }};
 // Of the step from one row count to the next, from the common line: tiles that fill up, kernels that change. What is
 // learnt about 4 and 9 rows so bounds what 5 to 8 may cost.
@@ -96,16 +96,21 @@ void DriftingFit::start(std::vector<double> mean, std::vector<double> deviation,
 }
 
 Estimate DriftingFit::predict(std::span<const Feature> features) const {
-  const std::size_t n = mean_.size();
   double us = 0;
-  double variance = 0;
-  for (const Feature& a : features) {
-    us += mean_[static_cast<std::size_t>(a.index)] * a.value;
-    for (const Feature& b : features) {
-      variance += a.value * b.value * covariance_[static_cast<std::size_t>(a.index) * n + static_cast<std::size_t>(b.index)];
-    }
+  for (const Feature& f : features) us += mean_[static_cast<std::size_t>(f.index)] * f.value;
+  return {us, std::sqrt(std::max(0.0, covariance(features, features)))};
+}
+
+double DriftingFit::covariance(std::span<const Feature> a, std::span<const Feature> b) const {
+  const std::size_t n = mean_.size();
+  double sum = 0;
+  for (const Feature& left : a) {
+    const double* row = covariance_.data() + static_cast<std::size_t>(left.index) * n;
+    double product = 0;
+    for (const Feature& right : b) product += row[right.index] * right.value;
+    sum += left.value * product;
   }
-  return {us, std::sqrt(std::max(0.0, variance))};
+  return sum;
 }
 
 void DriftingFit::widen() {
@@ -168,11 +173,18 @@ Estimate CostModel::difference(const StepShape& a, const StepShape& b) const {
   if (!measured()) return {};
   const StepFeatures left(a, depth_unit_);
   const StepFeatures right(b, depth_unit_);
-  std::array<DriftingFit::Feature, 2 * (kFirstRowCount + kRowCounts)> list;
-  std::size_t count = 0;
-  for (const auto& f : left.span()) list[count++] = f;
-  for (const auto& f : right.span()) list[count++] = {f.index, -f.value};
-  return {step(a).us - step(b).us, step_.predict({list.data(), count}).error_us};
+  const double variance = step_.covariance(left.span(), left.span()) + step_.covariance(right.span(), right.span()) -
+                          2 * step_.covariance(left.span(), right.span());
+  return {step(a).us - step(b).us, std::sqrt(std::max(0.0, variance))};
+}
+
+double CostModel::learnable_us(const StepShape& a, const StepShape& b) const {
+  if (!measured()) return 0;
+  const StepFeatures left(a, depth_unit_);
+  const StepFeatures right(b, depth_unit_);
+  const double own = step_.covariance(left.span(), left.span());
+  const double noise_us = noise() * step(a).us;
+  return std::abs(own - step_.covariance(left.span(), right.span())) / std::sqrt(own + noise_us * noise_us);
 }
 
 Estimate CostModel::draft(int tokens, std::int64_t depth) const {

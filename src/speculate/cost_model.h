@@ -51,6 +51,7 @@ class DriftingFit {
   bool started() const { return !mean_.empty(); }
 
   Estimate predict(std::span<const Feature> features) const;
+  double covariance(std::span<const Feature> a, std::span<const Feature> b) const;
   void observe(std::span<const Feature> features, double us);
   double noise() const { return noise_; }   // relative, of one observation
   std::int64_t rejected() const { return rejected_; }
@@ -78,6 +79,9 @@ class CostModel {
 
   /// step(a) - step(b); what both share does not count as an error.
   Estimate difference(const StepShape& a, const StepShape& b) const;
+
+  /// By how much measuring one step(a) is expected to move the estimate of step(a) - step(b): its standard deviation.
+  double learnable_us(const StepShape& a, const StepShape& b) const;
 
   /// Drafting `tokens` tokens for one sequence. Zero until measured.
   Estimate draft(int tokens, std::int64_t depth) const;
