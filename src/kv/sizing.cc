@@ -88,6 +88,15 @@ Status validate(const PoolSpec& spec) {
     if (Status status = require(holds, spec, rule.field, rule.value, rule.allowed); !status)
       return status;
   }
+  if (spec.layout == Layout::kSwizzled8) {
+    if (kv_type_bytes(spec.type) != 2) {
+      return Error{ErrorCode::kUsage,
+                   fmt::format("KV pool '{}': layout {} takes f16 and bf16, not {}", spec.name,
+                               layout_name(spec.layout), kv_type_name(spec.type))};
+    }
+    return require(spec.head_dim % 64 == 0, spec, "head dim of layout swizzled8", spec.head_dim,
+                   "a multiple of 64");
+  }
   return {};
 }
 

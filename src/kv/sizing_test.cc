@@ -86,6 +86,14 @@ TEST(Sizing, RefusesImpossiblePools) {
   bad = spec(0, 16);
   bad.layers = 0;
   EXPECT_FALSE(validate(bad).ok());
+  bad = spec(0, 16);
+  bad.layout = Layout::kSwizzled8;
+  EXPECT_TRUE(validate(bad).ok());
+  bad.type = KvType::kF32;
+  EXPECT_FALSE(validate(bad).ok());
+  bad.type = KvType::kF16;
+  bad.head_dim = 80;
+  EXPECT_FALSE(validate(bad).ok());
 }
 
 }  // namespace

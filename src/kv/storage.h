@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of one pool and where things lie in it: [layer][page], and within a page, per layout,
-//   kTiled16, kHeadMajor  [kv_head] { K block, V block }: a (page, kv head) is one contiguous run
-//   of bytes kTokenMajor           { K [token][kv_head][head_dim], V the same }
+// The memory of one pool and where things lie in it: [layer][page], and within a page
+//   token-major:       K [token][kv_head][head_dim], then V the same
+//   all other layouts: [kv_head] { K block, V block }, so that a (page, kv head) is one run of
+//   bytes
 // Host memory only; a device's pool will be another storage behind the same view.
 #pragma once
 

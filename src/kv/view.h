@@ -14,12 +14,16 @@ namespace segue::kv {
 /// Where the elements of a page lie. V is [token][head_dim] in all of them.
 enum class Layout : std::uint8_t {
   // K in tiles of 16 tokens, 16 keys are one vector; head-major pages. [tile][head_dim][16], but
-  // bf16
-  // keeps two dims of a key together, [tile][head_dim / 2][16][2]: a 32-bit lane widens to two f32
-  // values with one shift and one mask.
+  // bf16 keeps two dims of a key together, [tile][head_dim / 2][16][2]: a 32-bit lane widens to
+  // two f32 values with one shift and one mask.
   kTiled16,
   kTokenMajor,  // [page][token][kv_head][head_dim]: caches of other engines ("NHD")
   kHeadMajor,   // [page][kv_head][token][head_dim] ("HND")
+  // K and V in the order in which tensor cores read them from shared memory, for GPUs: a (page, kv
+  // head) is [token / 8][head_dim / 64][8 tokens][64 dims] of 2-byte elements, and the eight
+  // 16-byte
+  // pieces of a line of 64 dims are permuted: piece i of token t lies at i ^ (t % 8).
+  kSwizzled8,
 };
 
 constexpr std::string_view layout_name(Layout layout) {
@@ -27,11 +31,18 @@ constexpr std::string_view layout_name(Layout layout) {
     case Layout::kTiled16: return "tiled16";
     case Layout::kTokenMajor: return "token-major";
     case Layout::kHeadMajor: return "head-major";
+    case Layout::kSwizzled8: return "swizzled8";
   }
   return "?";
 }
 
 inline constexpr int kTokenTile = 16;
+
+/// Byte offset of an element (token-in-page t, dim d) from the start of a kSwizzled8 block.
+constexpr std::int64_t swizzled8_offset(int head_dim, int t, int d) {
+  const std::int64_t line = std::int64_t{t / 8} * head_dim / 8 + d / 64 * 8 + t % 8;
+  return line * 128 + ((d % 64 / 8) ^ (t % 8)) * 16 + d % 8 * 2;
+}
 
 /// One layer of a pool. All strides in bytes.
 struct View {
@@ -57,9 +68,11 @@ struct View {
           type == KvType::kBF16 ? d / 2 * 2 * kTokenTile + lane * 2 + d % 2 : d * kTokenTile + lane;
       return (tile + within) * bytes;
     }
+    if (layout == Layout::kSwizzled8) return swizzled8_offset(head_dim, t, d);
     return t * token_stride + std::int64_t{d} * bytes;
   }
   constexpr std::int64_t v_offset(int t, int d) const {
+    if (layout == Layout::kSwizzled8) return swizzled8_offset(head_dim, t, d);
     return t * token_stride + std::int64_t{d} * kv_type_bytes(type);
   }
 };

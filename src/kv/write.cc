@@ -73,9 +73,9 @@ void encode_lanes(const float* from, typename Codec::Lane* to, int lanes) {
 }
 
 template <class Codec>
-void encode_row(const float* from, std::byte* to, int head_dim) {
+void encode_row(const float* from, std::byte* to, std::int64_t dims) {
   encode_lanes<Codec>(from, reinterpret_cast<typename Codec::Lane*>(to),
-                      head_dim / Codec::kLaneDims);
+                      static_cast<int>(dims) / Codec::kLaneDims);
 }
 
 /// `count` rows of one head into one K tile: `tile` is [lanes][16 tokens]; row i becomes token
@@ -112,6 +112,7 @@ void write(const View& view, const PageTable& table, std::int64_t position, std:
            const Rows& rows) {
   const std::int64_t head_dim = view.head_dim;
   const int run_limit = view.layout == Layout::kTiled16 ? kTokenTile : view.page_size;
+  const std::int64_t piece = view.layout == Layout::kSwizzled8 ? 8 : head_dim;  // contiguous dims
   for (std::int64_t row = 0; row < count;) {
     // A run: rows of one page, and of one tile where K is tiled.
     const int token = static_cast<int>((position + row) % view.page_size);
@@ -127,15 +128,17 @@ void write(const View& view, const PageTable& table, std::int64_t position, std:
         encode_tile<Codec>(k, rows.k_stride,
                            k_block + view.k_offset(token / kTokenTile * kTokenTile, 0),
                            token % kTokenTile, run, view.head_dim);
-      } else {
-        for (int t = 0; t < run; ++t) {
-          encode_row<Codec>(k + t * rows.k_stride, k_block + view.k_offset(token + t, 0),
-                            view.head_dim);
-        }
       }
       for (int t = 0; t < run; ++t) {
-        encode_row<Codec>(v + t * rows.v_stride, v_block + view.v_offset(token + t, 0),
-                          view.head_dim);
+        for (std::int64_t d = 0; d < head_dim; d += piece) {
+          const int dim = static_cast<int>(d);
+          if (view.layout != Layout::kTiled16) {
+            encode_row<Codec>(k + t * rows.k_stride + d, k_block + view.k_offset(token + t, dim),
+                              piece);
+          }
+          encode_row<Codec>(v + t * rows.v_stride + d, v_block + view.v_offset(token + t, dim),
+                            piece);
+        }
       }
     }
     row += run;
