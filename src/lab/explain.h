@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which path a step takes and why, without running anything; and the kernel table for people.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "attention/policy.h"
+#include "core/json.h"
+#include "lab/shapes.h"
+#include "segue/error.h"
+
+namespace segue::lab {
+
+struct ExplainOptions {
+  NamedShape shape;
+  std::int64_t depth = 32'768;  // keys in the cache before the step
+  int rows = 1;
+  int batch = 1;        // sequences alike
+  int decode_rows = 1;  // 1 + k that an engine was started with
+  attention::Policy policy = attention::Policy::kSegue;
+  int workgroups = 0;  // of the device; 0: the CPU's
+  int threads = 0;     // 0: all CPUs of the process
+  std::string kernel;  // empty: the table's choice
+};
+
+/// The plan as JSON (attention/plan.h), with name, depth, rows, batch and device. kUsage,
+/// kUnsupported.
+Result<core::Json> explain(const ExplainOptions& options);
+/// The same for people.
+Result<std::string> explain_text(const ExplainOptions& options);
+
+/// {kernels: [{name, bits_class, device, isa, kv, available}]}: all rows of this build, best first.
+core::Json kernels_json();
+std::string kernels_table();
+
+}  // namespace segue::lab
