@@ -12,6 +12,9 @@ std::span<const Kernel* const> kernels() {
     for (const Kernel& kernel : cpu_kernels()) {
       if (core::isa_available(kernel.isa)) rows.push_back(&kernel);
     }
+#ifdef SEGUE_CUDA
+    for (const Kernel& kernel : cuda_kernels()) rows.push_back(&kernel);
+#endif
     rows.push_back(&kReference);
     return rows;
   }();

@@ -12,6 +12,7 @@
 #include "attention/shape.h"
 #include "core/cpu.h"
 #include "core/thread_pool.h"
+#include "device/device.h"
 
 namespace segue::attention {
 
@@ -38,6 +39,9 @@ struct Params {
   float* partial_o = nullptr;             // [partials, head_dim] unnormalised output
 };
 
+/// Arguments of one launch on a GPU: attention/cuda/launch.h.
+struct DeviceParams;
+
 /// Kernels of one bits class give a row the same bytes.
 struct Kernel {
   std::string_view name;        // "cpu.avx512.bf16"
@@ -45,7 +49,8 @@ struct Kernel {
   DeviceKind device = DeviceKind::kCpu;
   core::IsaLevel isa = core::IsaLevel::kPortable;  // CPU rows: needs this level
   bool (*supports)(const Shape&) = nullptr;        // pure, host only
-  void (*launch)(const Params&, Stream&) = nullptr;
+  void (*launch)(const Params&, Stream&) = nullptr;                       // CPU rows
+  void (*launch_on_gpu)(const DeviceParams&, device::Stream&) = nullptr;  // GPU rows
   KvType p_type = KvType::kF32;  // in which exponentials meet V: error bounds follow from it
 };
 
@@ -59,6 +64,11 @@ Result<const Kernel*> find_kernel(std::string_view name);
 /// The rows of the CPU backend, best first; defined in attention/cpu, all levels that were
 /// compiled.
 std::span<const Kernel> cpu_kernels();
+
+#ifdef SEGUE_CUDA
+/// The rows of the GPU backend; defined in attention/cuda.
+std::span<const Kernel> cuda_kernels();
+#endif
 
 /// The reference kernel: double accumulation, every layout, mask and shape; also written in
 /// attention/.

@@ -58,8 +58,11 @@ struct DeviceFacts {
   int workgroups = 1;       // that run at once: threads on a CPU, resident blocks on a GPU
   int multiprocessors = 1;  // threads on a CPU; `pr47520` uses it
   int max_tile_rows = 64;   // rows x group of one row tile (the M side)
-  int min_unit = 64;        // unit rule: keys of the smallest unit, a multiple of 16
+  int min_unit = 64;        // unit rule: keys of the smallest unit, a multiple of unit_granule
+  int unit_granule = 16;    // unit rule: see attention/unit.h
+  int unit_steps = 4;
   int target_units = 32;  // unit rule: units of a row at any depth, for layers of many kv heads ...
+  int window_units = 32;  // ... the same for layers with a window ...
   int target_items = 128;  // ... and (unit, kv head) pairs of a row, for layers of few
   int reading_rows =
       8;  // rows x group whose arithmetic takes as long as reading the keys from memory

@@ -12,25 +12,28 @@ namespace {
 
 constexpr std::int64_t kSlack =
     64;  // keys by which a class reaches past target_units units: room for a verify block
-constexpr std::int64_t kKeyTile = 16;
 
 }  // namespace
 
 UnitRule unit_rule(const Shape& shape, const DeviceFacts& device) {
-  return {device.min_unit, std::max(device.target_units, device.target_items / shape.kv_heads)};
+  const int units = shape.window > 0 ? device.window_units : device.target_units;
+  return {device.min_unit, std::max(units, device.target_items / shape.kv_heads),
+          device.unit_granule, device.unit_steps};
 }
 
 int unit_size(const UnitRule& rule, std::int64_t keys) {
-  DCHECK(rule.min_unit >= kKeyTile && rule.min_unit % kKeyTile == 0 && rule.target_units >= 1);
+  DCHECK(rule.min_unit >= rule.granule && rule.min_unit % rule.granule == 0 && rule.granule >= 1 &&
+         rule.target_units >= 1 && rule.steps >= 1);
   const std::int64_t reach = std::max<std::int64_t>(keys - kSlack, 1);
   const std::int64_t need = (reach + rule.target_units - 1) / rule.target_units;
   if (need <= rule.min_unit) return rule.min_unit;
-  // 2^e * min_unit <= need - 1 < 2^(e+1) * min_unit, so the answer is m quarters of that with m
-  // in 5..8.
+  // 2^e * min_unit <= need - 1 < 2^(e+1) * min_unit: the answer is one of the steps between the
+  // two.
   const auto ratio = static_cast<std::uint64_t>((need - 1) / rule.min_unit);
   const std::int64_t base = std::int64_t{rule.min_unit} << (std::bit_width(ratio) - 1);
-  for (std::int64_t quarters = 5; quarters < 8; ++quarters) {
-    const std::int64_t size = (base * quarters / 4 + kKeyTile - 1) / kKeyTile * kKeyTile;
+  for (std::int64_t step = rule.steps + 1; step < 2 * rule.steps; ++step) {
+    const std::int64_t size =
+        (base * step / rule.steps + rule.granule - 1) / rule.granule * rule.granule;
     if (size >= need) return static_cast<int>(size);
   }
   return static_cast<int>(2 * base);

@@ -12,19 +12,21 @@
 namespace segue::attention {
 
 struct UnitRule {
-  int min_unit = 64;      // a multiple of 16
+  int min_unit = 64;      // a multiple of the granule
   int target_units = 32;  // largest number of units of a row (plus one where the window does not
                           // start on a boundary)
+  int granule = 16;       // every unit is a multiple of it: the kernels' tile of keys
+  int steps = 4;          // sizes from one power of two (times min_unit) to the next
 };
 
 /// The rule of a layer: max(target_units, target_items / kv_heads) units, so that a lone sequence
 /// fills the machine.
 UnitRule unit_rule(const Shape& shape, const DeviceFacts& device);
 
-/// Unit size in keys for a row that sees `keys` keys: the smallest min_unit * m * 2^e (m in 4..7
-/// quarters, so steps are finer than powers of two) whose target_units-fold reaches keys - 64. The
-/// 64 keeps a depth of 2^n and the verify block after it in one class. Never decreases with keys;
-/// always a multiple of 16.
+/// Unit size in keys for a row that sees `keys` keys: the smallest min_unit * 2^e * (1 + i /
+/// steps), i in 0..steps - 1, rounded up to the granule, whose target_units-fold reaches keys - 64.
+/// The 64 keeps a depth of 2^n and the verify block after it in one class. Never decreases with
+/// keys.
 int unit_size(const UnitRule& rule, std::int64_t keys);
 
 /// The largest number of keys that still has the unit size of `keys`.

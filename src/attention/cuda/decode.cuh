@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decode and verify attention for sm_90a: one block reduces one work item (row tile, kv head, run of units).
+//
+// Bytes: K and V of the item's keys once. Operations: 4 x 64 x head_dim a key and row group, whatever the rows are.
+// Bound: device memory; the chain of one tile of keys (scores, softmax, output) must stay below the time in which the
+// memory delivers the next. Idea: rows x group of a kv head are the 64 rows of a warpgroup product, Q and the output
+// live in registers, K and V arrive by bulk copies of whole (page, head) blocks in the order that the product reads
+// (docs/kernels/cuda-decode.md), and the scores of tile n + 1 run while the output of tile n does. At head_dim 512 two
+// warpgroups split the dims, exchange halves of the scores, and both know all of them.
+// A row's bits depend on the keys it sees, its unit size and nothing else: every row goes through the same
+// instructions wherever it lies in the tile, keys that it does not see are masked by selection, and no rounding is left
+// to the compiler.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "attention/cuda/arguments.h"
+#include "attention/cuda/merge.cuh"
+#include "attention/cuda/ptx.cuh"
+#include "attention/cuda/wgmma.cuh"
+
+namespace segue::attention::cuda {
+
+/// The compile-time facts of one kernel: head_dim, KV type, groups of 64 rows.
+template <int HeadDim, class T, int RowGroups>
+struct Tile {
+  using Element = T;
+  static constexpr int kHeadDim = HeadDim;
+  static constexpr int kRowGroups = RowGroups;
+  static constexpr int kSplit = HeadDim > 256 ? 2 : 1;  // warpgroups that share a row group's dims
+  static constexpr int kDims = HeadDim / kSplit;        // of one warpgroup
+  static constexpr int kThreads = 128 * kSplit * kRowGroups;
+  static constexpr int kKeys = HeadDim >= 256 ? 32 : 64;  // of one tile
+  static constexpr int kLineBytes = HeadDim * 2;
+  static constexpr int kSlotBytes = kKeys * kLineBytes;
+  static constexpr int kBlocks = kSplit * kRowGroups > 1 ? 1 : HeadDim == 64 ? 3 : 2;  // resident on a multiprocessor
+  static constexpr int kKSlots = HeadDim == 256 && kBlocks == 1 ? 6 : 3;
+  static constexpr int kVSlots = HeadDim == 256 ? (kBlocks == 1 ? 7 : 4) : 3;
+  static constexpr int kPageEntries = kKeys == 32 ? 64 : 128;
+
+  static constexpr int kVOffset = kKSlots * kSlotBytes;
+  static constexpr int kExchangeOffset = kVOffset + kVSlots * kSlotBytes;
+  static constexpr int kExchangeBytes = kSplit == 2 ? 2 * 2 * 64 * kKeys * 4 : 0;  // two buffers, both halves
+  static constexpr int kFoldOffset = kExchangeOffset + kExchangeBytes;
+  static constexpr int kFoldBytes = kSplit * kRowGroups * 64 * 8;
+  static constexpr int kPagesOffset = kFoldOffset + kFoldBytes;
+  static constexpr int kItemOffset = kPagesOffset + kPageEntries * 4;
+  static constexpr int kBarrierOffset = kItemOffset + static_cast<int>(sizeof(Item));
+  static constexpr int kSharedBytes = kBarrierOffset + (kKSlots + kVSlots) * 8;
+
+  static_assert(HeadDim == 64 || HeadDim == 128 || HeadDim == 256 || HeadDim == 512);
+  static_assert(kSplit * kRowGroups <= 2 && kThreads <= 256);
+  static_assert(kBlocks * (kSharedBytes + 1024) <= 228 * 1024);
+};
+
+__device__ __forceinline__ std::uint32_t pack(float low, float high, __nv_bfloat16) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
+__device__ __forceinline__ std::uint32_t pack(float low, float high, __half) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
+
+/// tanh by one exponential: within 2 units in the last place of 1.
+__device__ __forceinline__ float cap(float x) {
+  constexpr float kTwoLog2E = 2.885390081777926815f;
+  return __fsub_rn(1.0f, __fdividef(2.0f, __fadd_rn(exp2_approx(__fmul_rn(x, kTwoLog2E)), 1.0f)));
+}
+
+/// The two rows that a thread holds of its warp's sixteen: running maximum (log2 domain) and this thread's part of the
+/// sum, over the keys of the current unit.
+struct RowState {
+  float maximum[2];
+  float sum[2];
+};
+
+/// Turns scores into probabilities in place and moves the state on; `alpha` is what older output must be scaled by.
+template <int kScores>
+__device__ __forceinline__ void softmax(float (&s)[kScores], RowState& state, float (&alpha)[2], float exponent_scale) {
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    float maximum = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < kScores; i += 4) maximum = fmaxf(maximum, fmaxf(s[i + 2 * row], s[i + 2 * row + 1]));
+    maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, 1));
+    maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, 2));
+    const float merged = fmaxf(state.maximum[row], __fmul_rn(maximum, exponent_scale));
+    const float reference = merged == -INFINITY ? 0.0f : merged;
+    alpha[row] = exp2_approx(__fsub_rn(state.maximum[row], reference));
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kScores; i += 4) {
+#pragma unroll
+      for (int e = 2 * row; e < 2 * row + 2; ++e) {
+        s[i + e] = exp2_approx(__fmaf_rn(s[i + e], exponent_scale, -reference));
+        sum = __fadd_rn(sum, s[i + e]);
+      }
+    }
+    state.maximum[row] = merged;
+    state.sum[row] = __fmaf_rn(state.sum[row], alpha[row], sum);
+  }
+}
+
+template <class TileType>
+__global__ void __launch_bounds__(TileType::kThreads, TileType::kBlocks)
+    decode(const __grid_constant__ Arguments args) {
+  using T = typename TileType::Element;
+  constexpr int kHeadDim = TileType::kHeadDim;
+  constexpr int kKeys = TileType::kKeys;
+  constexpr int kDims = TileType::kDims;
+  constexpr int kSlotBytes = TileType::kSlotBytes;
+  constexpr int kKSlots = TileType::kKSlots;
+  constexpr int kVSlots = TileType::kVSlots;
+  constexpr int kPageMask = TileType::kPageEntries - 1;
+  constexpr int kChunk = TileType::kPageEntries / 2;
+  constexpr int kGroupBytes = 8 * TileType::kLineBytes;  // eight tokens, contiguous in the cache
+
+  extern __shared__ __align__(1024) std::byte shared[];
+  const std::uint32_t base = shared_address(shared);
+  auto* const page_ids = reinterpret_cast<std::int32_t*>(shared + TileType::kPagesOffset);
+  const std::uint32_t barriers = base + TileType::kBarrierOffset;
+
+  // Warp-uniform by construction, so that descriptors stay out of the vector registers.
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) >> 5, 0);
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  const int half = TileType::kSplit == 2 ? warp >> 2 : 0;
+  const int row_group = TileType::kSplit == 2 ? 0 : warp >> 2;
+
+  allow_next_launch();
+  if (static_cast<int>(blockIdx.x) >= args.counts->items) {
+    wait_for_previous_launch();  // always: a grid that ends early must not seem to complete the one before it
+    return;
+  }
+  // The loop reads the item from shared memory: eleven registers that it does not have to keep.
+  auto* const shared_item = reinterpret_cast<Item*>(shared + TileType::kItemOffset);
+  if (threadIdx.x < sizeof(Item) / 4) {
+    reinterpret_cast<std::int32_t*>(shared_item)[threadIdx.x] =
+        reinterpret_cast<const std::int32_t*>(args.items + blockIdx.x)[threadIdx.x];
+  }
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kKSlots + kVSlots; ++i) barrier_init(barriers + 8 * i, 1);
+    barrier_init_fence();
+  }
+  __syncthreads();
+  const Item& item = *shared_item;
+  const int tile_begin = item.key_begin / kKeys;
+  const int tile_end = (item.key_end + kKeys - 1) / kKeys;
+
+  // Plan and page tables were written before the previous kernel started; only Q, KV and partials may depend on it.
+  const auto page_of = [&](int key) { return args.page_shift >= 0 ? key >> args.page_shift : key / args.page_size; };
+  const auto chunk_of = [&](int tile) { return page_of(tile * kKeys) / kChunk; };
+  {
+    const int entry = chunk_of(tile_begin) * kChunk + static_cast<int>(threadIdx.x);
+    if (threadIdx.x < TileType::kPageEntries && entry < item.table_count && entry <= page_of(item.key_end - 1)) {
+      page_ids[entry & kPageMask] = args.tables[item.table + entry];
+    }
+  }
+  if (!args.early) wait_for_previous_launch();
+  __syncthreads();
+
+  // Warp 0 feeds the rings: lanes 0..15 copy pieces of a tile of K, lanes 16..31 of a tile of V.
+  const auto fetch = [&](int k_tile, int k_slot, int v_tile, int v_slot) {
+    const bool is_v = lane >= 16;
+    const int part = (lane & 15) * args.piece;
+    const int tile = is_v ? v_tile : k_tile;
+    const int key = tile * kKeys + part;
+    const bool valid =
+        part < kKeys && tile < tile_end && key < item.key_end && key + args.piece > item.key_begin;
+    const std::uint32_t votes = __ballot_sync(~0u, valid) & (is_v ? 0xffff0000u : 0xffffu);
+    const int slot = is_v ? kKSlots + v_slot : k_slot;
+    const std::uint32_t barrier = barriers + 8 * slot;
+    const std::uint32_t bytes = static_cast<std::uint32_t>(args.piece * TileType::kLineBytes);
+    if ((lane & 15) == 0 && votes != 0) barrier_expect(barrier, static_cast<std::uint32_t>(__popc(votes)) * bytes);
+    __syncwarp();
+    if (valid) {
+      const int ordinal = page_of(key);
+      int page = page_ids[ordinal & kPageMask];
+      page = static_cast<unsigned>(page) < static_cast<unsigned>(args.pages) ? page : 0;
+      const std::byte* source = (is_v ? args.v : args.k) + page * args.page_stride + item.kv_head * args.head_stride +
+                                (key - ordinal * args.page_size) * TileType::kLineBytes;
+      bulk_copy(base + slot * kSlotBytes + part * TileType::kLineBytes, source, bytes, barrier, policy_evict_first());
+    }
+    __syncwarp();
+  };
+  if (warp == 0) {
+    for (int i = 0; i < (kKSlots > kVSlots ? kKSlots : kVSlots); ++i) {
+      fetch(i < kKSlots ? tile_begin + i : tile_end, i, i < kVSlots ? tile_begin + i : tile_end, i);
+    }
+  }
+  // After the scores of `tile` are complete in all warps, so is the output of tile - 2: both slots are free.
+  const auto refill = [&](int tile) {
+    if (warp != 0) return;
+    copy_words_wait();
+    __syncwarp();
+    const int done = tile - tile_begin;
+    fetch(tile + kKSlots, done % kKSlots, done >= 2 ? tile - 2 + kVSlots : tile_end, (done + kVSlots - 2) % kVSlots);
+    const int chunk = chunk_of(tile);
+    if (tile > tile_begin && chunk != chunk_of(tile - 1)) {
+      // The chunk before this one is used up: its entries take the chunk after this one.
+      for (int i = lane; i < kChunk; i += 32) {
+        const int entry = (chunk + 1) * kChunk + i;
+        if (entry < item.table_count && entry <= page_of(item.key_end - 1)) {
+          copy_word_async(base + TileType::kPagesOffset + 4 * (entry & kPageMask), args.tables + item.table + entry);
+        }
+      }
+    }
+  };
+
+  if (args.early) wait_for_previous_launch();
+  const int row_in_group = (warp & 3) * 16 + lane / 4;
+  const int row[2] = {row_group * 64 + row_in_group, row_group * 64 + row_in_group + 8};
+  const int live_rows = item.rows * args.group;
+  std::uint32_t q[kDims / 16][4];
+  int last_key[2];  // that the row sees
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const bool live = row[r] < live_rows;
+    const int query = live ? row[r] / args.group : item.rows - 1;
+    last_key[r] = item.position + query;
+    const int head = item.kv_head * args.group + (live ? row[r] - query * args.group : 0);
+    const auto* words = reinterpret_cast<const std::uint32_t*>(
+        static_cast<const T*>(args.q) + (static_cast<std::int64_t>(item.token + query) * args.q_heads + head) * kHeadDim +
+        half * kDims);
+#pragma unroll
+    for (int i = 0; i < kDims / 16; ++i) {
+      q[i][r] = live ? __ldg(words + 8 * i + lane % 4) : 0;
+      q[i][2 + r] = live ? __ldg(words + 8 * i + 4 + lane % 4) : 0;
+    }
+  }
+
+  float s[kKeys / 2];
+  std::uint32_t p[kKeys / 16][4];
+  float o[kDims / 2];
+  RowState state;
+  float alpha[2];
+
+  // Tile n of the item has slot n modulo the ring's size; the parity of its barrier changes from round to round.
+  const auto issue_scores = [&](int tile) {
+    const unsigned n = static_cast<unsigned>(tile - tile_begin);
+    const unsigned slot = n % kKSlots;
+    barrier_wait(barriers + 8 * slot, n / kKSlots & 1);
+    const std::uint32_t address = base + slot * kSlotBytes + half * (kDims / 64) * 1024;
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kDims / 16; ++i) {
+      wgmma<T, Major::kK>(s, q[i], matrix_descriptor(address + (i / 4) * 1024 + (i % 4) * 32, 16, kGroupBytes), i > 0);
+    }
+    wgmma_commit();
+  };
+  // Rows of V that no row of the tile sees may hold anything, NaN too, and 0 x NaN is NaN: they become zero.
+  const auto clear_unseen = [&](int tile, std::byte* slot) {
+    if (tile * kKeys >= item.key_begin && (tile + 1) * kKeys <= item.key_end) return;
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < kSlotBytes / 16; i += TileType::kThreads) {
+      const int token = i / (kGroupBytes / 16) * 8 + i / 8 % 8;
+      const int key = tile * kKeys + token;
+      if (key < item.key_begin || key >= item.key_end) *reinterpret_cast<uint4*>(slot + i * 16) = uint4{0, 0, 0, 0};
+    }
+    proxy_fence();
+    __syncthreads();
+  };
+  const auto issue_output = [&](int tile) {
+    const unsigned n = static_cast<unsigned>(tile - tile_begin);
+    const unsigned slot = n % kVSlots;
+    barrier_wait(barriers + 8 * (kKSlots + slot), n / kVSlots & 1);
+    const std::uint32_t offset = TileType::kVOffset + slot * kSlotBytes;
+    clear_unseen(tile, shared + offset);
+    const std::uint32_t address = base + offset + half * (kDims / 64) * 1024;
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kKeys / 16; ++i) {
+      wgmma<T, Major::kN>(o, p[i], matrix_descriptor(address + i * 2 * kGroupBytes, 1024, kGroupBytes), 1);
+    }
+    wgmma_commit();
+  };
+  // All warps have the scores; at a split head_dim each warpgroup adds the other's half to its own.
+  const auto share_scores = [&](int tile) {
+    if constexpr (TileType::kSplit == 2) {
+      auto* const buffer = reinterpret_cast<float4*>(shared + TileType::kExchangeOffset) +
+                           (tile - tile_begin) % 2 * (2 * 64 * kKeys / 4) + (threadIdx.x & 127);
+      float4* const mine = buffer + half * (64 * kKeys / 4);
+      const float4* const theirs = buffer + (1 - half) * (64 * kKeys / 4);
+#pragma unroll
+      for (int i = 0; i < kKeys / 8; ++i) mine[i * 128] = make_float4(s[4 * i], s[4 * i + 1], s[4 * i + 2], s[4 * i + 3]);
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < kKeys / 8; ++i) {
+        const float4 other = theirs[i * 128];
+        s[4 * i] = __fadd_rn(s[4 * i], other.x);
+        s[4 * i + 1] = __fadd_rn(s[4 * i + 1], other.y);
+        s[4 * i + 2] = __fadd_rn(s[4 * i + 2], other.z);
+        s[4 * i + 3] = __fadd_rn(s[4 * i + 3], other.w);
+      }
+    } else {
+      __syncthreads();
+    }
+  };
+  const auto mask_scores = [&](int tile) {
+    if (args.capped) {
+#pragma unroll
+      for (int i = 0; i < kKeys / 2; ++i) s[i] = cap(__fmul_rn(s[i], args.score_scale));
+    }
+    const int last_first_key = args.window > 0 ? item.position + item.rows - args.window : 0;
+    if ((tile + 1) * kKeys <= item.position + 1 && tile * kKeys >= last_first_key) return;
+#pragma unroll
+    for (int i = 0; i < kKeys / 2; ++i) {
+      const int key = tile * kKeys + 8 * (i / 4) + 2 * (lane % 4) + i % 2;
+      const int last = last_key[i / 2 % 2];
+      const bool visible = key <= last && (args.window == 0 || key > last - args.window);
+      s[i] = visible ? s[i] : -INFINITY;
+    }
+  };
+  const auto pack_probabilities = [&] {
+#pragma unroll
+    for (int i = 0; i < kKeys / 16; ++i) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) p[i][e] = pack(s[8 * i + 2 * e], s[8 * i + 2 * e + 1], T{});
+    }
+  };
+
+  for (int tile = tile_begin; tile < tile_end;) {
+    const int unit_end = min((tile * kKeys / item.unit + 1) * (item.unit / kKeys), tile_end);
+    state.maximum[0] = state.maximum[1] = -INFINITY;
+    state.sum[0] = state.sum[1] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kDims / 2; ++i) o[i] = 0.0f;
+
+    issue_scores(tile);
+    wgmma_wait<0>();
+    share_scores(tile);
+    refill(tile);
+    mask_scores(tile);
+    softmax(s, state, alpha, args.exponent_scale);
+    pack_probabilities();
+    for (++tile; tile < unit_end; ++tile) {
+      issue_scores(tile);
+      issue_output(tile - 1);
+      wgmma_wait<1>();
+      share_scores(tile);
+      refill(tile);
+      mask_scores(tile);
+      softmax(s, state, alpha, args.exponent_scale);
+      wgmma_wait<0>();
+      if (__any_sync(~0u, alpha[0] != 1.0f || alpha[1] != 1.0f)) {
+#pragma unroll
+        for (int i = 0; i < kDims / 2; ++i) o[i] = __fmul_rn(o[i], alpha[i / 2 % 2]);
+      }
+      pack_probabilities();
+    }
+    issue_output(tile - 1);
+    wgmma_wait<0>();
+
+    // Store, fold or finish the unit. A partial's dims lie in the order of the accumulators within each sixteen.
+    auto* const folded = reinterpret_cast<float2*>(shared + TileType::kFoldOffset) + (half + row_group) * 64;
+    const int unit = (tile - 1) * kKeys / item.unit - item.key_begin / item.unit;
+    const bool last_unit = tile == tile_end;
+    const bool folds = item.emit == Emit::kFold || item.emit == Emit::kFoldFinal;
+    const bool finishes = item.emit == Emit::kFinal || (item.emit == Emit::kFoldFinal && last_unit);
+    const std::uint64_t policy = policy_evict_last();
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float sum = state.sum[r];
+      sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 1));
+      sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 2));
+      float maximum = state.maximum[r];
+      const int group_row = row_in_group + 8 * r;
+      const bool live = row[r] < live_rows;
+      const std::int64_t partial =
+          item.partial + (item.emit == Emit::kStore ? unit * live_rows : 0) + static_cast<std::int64_t>(row[r]);
+      float* const target = args.partial_o + partial * kHeadDim + half * kDims + 4 * (lane % 4);
+      if (folds && unit > 0) {
+        const float2 before = folded[group_row];
+        const Weights weights = merge_weights(before.x, maximum);
+        maximum = weights.maximum;
+        sum = merge(before.y, sum, weights.kept, weights.added);
+#pragma unroll
+        for (int i = 0; i < kDims / 16; ++i) {
+          if (i % 4 == 0) __syncwarp();  // no more than four loads in flight: there are no registers for them
+          if (!live) continue;
+          const float4 old = load_hinted(target + 16 * i, policy);
+          float* const mine = o + 8 * i + 2 * r;
+          mine[0] = merge(old.x, mine[0], weights.kept, weights.added);
+          mine[1] = merge(old.y, mine[1], weights.kept, weights.added);
+          mine[4] = merge(old.z, mine[4], weights.kept, weights.added);
+          mine[5] = merge(old.w, mine[5], weights.kept, weights.added);
+        }
+      }
+      if (folds) {
+        __syncwarp();  // the lanes of a row have read its state
+        if (lane % 4 == 0) folded[group_row] = make_float2(maximum, sum);
+        __syncwarp();
+      }
+      if (!live) continue;
+      if (finishes) {
+        const int query = last_key[r] - item.position;
+        const int head = item.kv_head * args.group + row[r] - query * args.group;
+        const std::int64_t place = static_cast<std::int64_t>(item.token + query) * args.q_heads + head;
+        constexpr float kLog2E = 1.44269504088896340736f;
+        const Finish result =
+            finish(maximum, sum, args.sinks != nullptr ? __fmul_rn(args.sinks[head], kLog2E) : -INFINITY);
+        auto* const words = reinterpret_cast<std::uint32_t*>(static_cast<T*>(args.out) + place * kHeadDim + half * kDims);
+#pragma unroll
+        for (int i = 0; i < kDims / 8; ++i) {
+          words[4 * i + lane % 4] = pack(__fmul_rn(o[4 * i + 2 * r], result.factor),
+                                         __fmul_rn(o[4 * i + 2 * r + 1], result.factor), T{});
+        }
+        if (args.lse != nullptr && half == 0 && lane % 4 == 0) args.lse[place] = result.lse;
+      } else {
+        if (half == 0 && lane % 4 == 0 && (!folds || last_unit)) {
+          args.partial_m[partial] = maximum;
+          args.partial_l[partial] = sum;
+        }
+#pragma unroll
+        for (int i = 0; i < kDims / 16; ++i) {
+          const float* const mine = o + 8 * i + 2 * r;
+          store_hinted(target + 16 * i, make_float4(mine[0], mine[1], mine[4], mine[5]), policy);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace segue::attention::cuda

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// GPUs without their headers: facts, streams, events, buffers. A build without CUDA has the same header; there
+// gpu_count() is 0, gpu_facts() says why, and nothing else may be called.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <source_location>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "segue/error.h"
+
+namespace segue::device {
+
+/// What the machine causes: a failed call, no memory. Thrown by this folder only, caught by the engine's step.
+class DeviceError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+struct GpuFacts {
+  std::string name;
+  int index = 0;
+  int major = 0;  // compute capability
+  int minor = 0;
+  int multiprocessors = 0;
+  std::int64_t memory_bytes = 0;
+  std::int64_t l2_bytes = 0;
+  int driver = 0;  // versions as CUDA numbers them: 13000
+  int runtime = 0;
+};
+
+/// Usable GPUs; 0 without CUDA, a driver or a card.
+int gpu_count();
+/// The message says what is missing.
+Result<GpuFacts> gpu_facts(int index = 0);
+
+/// A queue of device work. Owns it; movable.
+class Stream {
+ public:
+  Stream();
+  ~Stream();
+  Stream(Stream&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Stream& operator=(Stream&& other) noexcept;
+
+  void synchronize();
+  void* handle() const { return handle_; }  // a cudaStream_t
+
+ private:
+  void* handle_ = nullptr;
+};
+
+/// A point in a stream, for timing.
+class Event {
+ public:
+  Event();
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  void record(const Stream& stream);
+  void synchronize();
+  /// Microseconds from `start` to this; both have been recorded and reached.
+  double us_since(const Event& start) const;
+
+ private:
+  void* handle_ = nullptr;
+};
+
+/// Device memory. Owns it; movable; contents undefined until written.
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit Buffer(std::size_t bytes);
+  ~Buffer();
+  Buffer(Buffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Buffer& operator=(Buffer&& other) noexcept;
+
+  template <class T = std::byte>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+/// In stream order; host memory must stay valid until the stream has passed (pinned memory) or the call returns.
+void copy_to_device(void* device, const void* host, std::size_t bytes, const Stream& stream);
+void copy_to_host(void* host, const void* device, std::size_t bytes, const Stream& stream);
+void fill_bytes(void* device, int value, std::size_t bytes, const Stream& stream);
+
+/// A recorded sequence of launches that replays with one call.
+class Graph {
+ public:
+  /// Records what `enqueue` puts on the stream.
+  template <class Function>
+  Graph(Stream& stream, Function&& enqueue) {
+    begin(stream);
+    enqueue();
+    end(stream);
+  }
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void replay(const Stream& stream);
+
+ private:
+  static void begin(const Stream& stream);
+  void end(const Stream& stream);
+  void* handle_ = nullptr;
+};
+
+}  // namespace segue::device

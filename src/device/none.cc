@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// device.h in a build without CUDA: no GPU, and a reason.
+#ifndef SEGUE_CUDA
+#include "core/check.h"
+#include "device/device.h"
+
+namespace segue::device {
+
+int gpu_count() { return 0; }
+
+Result<GpuFacts> gpu_facts(int /*index*/) {
+  return Error{ErrorCode::kUnsupported, "this build has no CUDA: configure with -DSEGUE_CUDA=ON"};
+}
+
+Stream::Stream() { CHECK(false); }
+Stream::~Stream() = default;
+Stream& Stream::operator=(Stream&& /*other*/) noexcept { CHECK(false); }
+void Stream::synchronize() { CHECK(false); }
+
+Event::Event() { CHECK(false); }
+Event::~Event() = default;
+void Event::record(const Stream& /*stream*/) { CHECK(false); }
+void Event::synchronize() { CHECK(false); }
+double Event::us_since(const Event& /*start*/) const { CHECK(false); }
+
+Buffer::Buffer(std::size_t /*bytes*/) { CHECK(false); }
+Buffer::~Buffer() = default;
+Buffer& Buffer::operator=(Buffer&& /*other*/) noexcept { CHECK(false); }
+
+void copy_to_device(void* /*device*/, const void* /*host*/, std::size_t /*bytes*/, const Stream& /*stream*/) {
+  CHECK(false);
+}
+void copy_to_host(void* /*host*/, const void* /*device*/, std::size_t /*bytes*/, const Stream& /*stream*/) {
+  CHECK(false);
+}
+void fill_bytes(void* /*device*/, int /*value*/, std::size_t /*bytes*/, const Stream& /*stream*/) { CHECK(false); }
+
+void Graph::begin(const Stream& /*stream*/) { CHECK(false); }
+void Graph::end(const Stream& /*stream*/) { CHECK(false); }
+Graph::~Graph() = default;
+void Graph::replay(const Stream& /*stream*/) { CHECK(false); }
+
+}  // namespace segue::device
+#endif
