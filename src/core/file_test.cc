@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Maps, reads and writes, and the messages when the system refuses them.
 #include "core/file.h"
 
 #include <gmock/gmock.h>

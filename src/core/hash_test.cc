@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// What a comparison of results relies on: any changed, moved or missing byte changes the hash.
 #include "core/hash.h"
 
 #include <gtest/gtest.h>

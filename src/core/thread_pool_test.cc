@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Every task runs once and sees what was written before, with fewer and more threads than cores.
 #include "core/thread_pool.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The three grades on numbers small enough to check by hand.
 #include "core/tolerance.h"
 
 #include <gmock/gmock.h>

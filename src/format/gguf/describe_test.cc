@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The JSON behind `segue inspect`, and what it leaves out.
 #include "format/gguf/describe.h"
 
 #include <gtest/gtest.h>
