@@ -11,9 +11,9 @@ constexpr double kFirstGuess = 0.5;          // acceptance of a drafter that nob
 constexpr double kFirstWeight = 2;           // trials that the guess is worth
 constexpr double kSharedWeight = 6;          // trials that other sequences' experience is worth at most
 constexpr double kFinishedMemory = 500;      // trials that are kept of finished sequences
-constexpr double kSlowMemory = 400;          // trials, and tokens without a trial
-constexpr double kFastMemory = 12;           // trials
-constexpr double kContradiction = 3.0;       // standard deviations between fast and slow
+constexpr double kMemory = 400;              // trials, and tokens without a trial
+constexpr int kRecentTrials = 24;            // among which a change is looked for
+constexpr double kTrialsPerChange = 200;     // how rare a change is taken to be
 constexpr double kInheritance = 1.0;         // of a sequence's deviation, carried over to the next position
 
 double logit(double p) { return std::log(p / (1 - p)); }
@@ -63,17 +63,36 @@ std::array<SharedAcceptance::Common, kMaxDraft> SharedAcceptance::all_but(const 
   return common;
 }
 
+/// Has the probability changed within the last trials? Compares, for every number of last trials, a fresh unknown
+/// probability for them with the one that the older trials show (a small form of Bayesian change detection: Adams and
+/// MacKay 2007). If a change is more likely than not, only the trials after it are kept.
 void SequenceAcceptance::judge(int grade, int position, bool hit) {
-  FadingCounts& fast = fast_[index(grade)][index(position)];
-  FadingCounts& slow = slow_[index(grade)][index(position)];
-  fast.fade(1 - 1 / kFastMemory);
-  fast.add(hit);
-  slow.fade(1 - 1 / kSlowMemory);
-  slow.add(hit);
-  if (fast.trials < 0.5 * kFastMemory || slow.trials < 2 * kFastMemory) return;
-  const double p = clamp_probability((slow.hits + 0.5) / (slow.trials + 1));
-  const double deviation = std::sqrt(p * (1 - p) / fast.trials);
-  if (std::abs(fast.hits / fast.trials - p) > kContradiction * deviation) slow = fast;
+  FadingCounts& counts = counts_[index(grade)][index(position)];
+  Recent& recent = recent_[index(grade)][index(position)];
+  counts.fade(1 - 1 / kMemory);
+  counts.add(hit);
+  recent.hits = (recent.hits << 1) | (hit ? 1u : 0u);
+  recent.trials = std::min(recent.trials + 1, kRecentTrials);
+  double best_ratio = kTrialsPerChange;
+  FadingCounts after_change;
+  FadingCounts last;
+  for (int n = 1; n <= recent.trials && n + 4 <= counts.trials; ++n) {
+    last.add((recent.hits >> (n - 1) & 1u) != 0);
+    const double misses = last.trials - last.hits;
+    // Of these hits and misses in this order, all probabilities being alike: h! m! / (n + 1)!
+    const double log_fresh = std::lgamma(last.hits + 1) + std::lgamma(misses + 1) - std::lgamma(last.trials + 2);
+    const double p = (counts.hits - last.hits + 1) / (counts.trials - last.trials + 2);
+    if (!(p > 0 && p < 1)) continue;
+    const double ratio = std::exp(log_fresh - last.hits * std::log(p) - misses * std::log(1 - p));
+    if (ratio > best_ratio) {
+      best_ratio = ratio;
+      after_change = last;
+    }
+  }
+  if (after_change.trials > 0) {
+    counts = after_change;
+    recent.trials = static_cast<int>(after_change.trials);
+  }
 }
 
 void SequenceAcceptance::draft(int grade, std::span<const std::int32_t> tokens) {
@@ -86,11 +105,11 @@ void SequenceAcceptance::draft(int grade, std::span<const std::int32_t> tokens) 
 }
 
 void SequenceAcceptance::commit(std::span<const std::int32_t> tokens, SharedAcceptance& shared) {
-  const CountTable before = slow_;
+  const CountTable before = counts_;
   for (const std::int32_t token : tokens) {
     for (std::int64_t& since : tokens_since_trial_) ++since;
-    for (auto& grade : slow_) {
-      for (FadingCounts& counts : grade) counts.fade(1 - 1 / kSlowMemory);
+    for (auto& grade : counts_) {
+      for (FadingCounts& counts : grade) counts.fade(1 - 1 / kMemory);
     }
     for (Pending& pending : pending_) {
       const bool hit = pending.tokens[index(pending.judged)] == token;
@@ -100,18 +119,20 @@ void SequenceAcceptance::commit(std::span<const std::int32_t> tokens, SharedAcce
     }
     std::erase_if(pending_, [](const Pending& pending) { return pending.judged == pending.size; });
   }
-  shared.replace(before, slow_);
+  shared.replace(before, counts_);
 }
 
 AcceptanceCurve SequenceAcceptance::curve(int grade, const SharedAcceptance& shared) const {
-  const auto common = shared.all_but(slow_, grade);
+  const auto common = shared.all_but(counts_, grade);
   AcceptanceCurve curve;
   double shift = 0;   // of this sequence against the others, as a difference of logits
   for (std::size_t i = 0; i < kMaxDraft; ++i) {
     const double mean = clamp_probability(common[i].mean);
     const double prior = 1 / (1 + std::exp(-(logit(mean) + kInheritance * shift)));
-    const double weight = std::min(kSharedWeight, kFirstWeight + 0.1 * common[i].trials);
-    const FadingCounts& own = slow_[index(grade)][i];
+    // Positions are alike: the better the one before is known, the more its estimate is worth here.
+    const double before = i > 0 ? counts_[index(grade)][i - 1].trials : 0;
+    const double weight = std::min(kSharedWeight, kFirstWeight + 0.1 * (common[i].trials + before));
+    const FadingCounts& own = counts_[index(grade)][i];
     const double p = clamp_probability((own.hits + weight * prior) / (own.trials + weight));
     curve[i] = {p, std::sqrt(p * (1 - p) / (own.trials + weight + 1))};
     shift = logit(p) - logit(mean);

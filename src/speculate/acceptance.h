@@ -55,7 +55,7 @@ class SequenceAcceptance {
   void draft(int grade, std::span<const std::int32_t> tokens);
   void commit(std::span<const std::int32_t> tokens, SharedAcceptance& shared);
   AcceptanceCurve curve(int grade, const SharedAcceptance& shared) const;
-  const CountTable& counts() const { return slow_; }
+  const CountTable& counts() const { return counts_; }
   /// Tokens committed since a draft of this grade was last judged.
   std::int64_t tokens_since_trial(int grade) const { return tokens_since_trial_[static_cast<std::size_t>(grade)]; }
 
@@ -70,8 +70,12 @@ class SequenceAcceptance {
 
   std::vector<Pending> pending_;
   std::array<std::int64_t, kDraftGrades> tokens_since_trial_{};
-  CountTable slow_{};
-  CountTable fast_{};
+  struct Recent {
+    std::uint32_t hits = 0;   // one bit a trial, the newest lowest
+    int trials = 0;
+  };
+  CountTable counts_{};
+  std::array<std::array<Recent, kMaxDraft>, kDraftGrades> recent_{};
 };
 
 /// Expected tokens of a step that verifies 0, 1, .. drafts: 1 + the sum of the products of the curve.

@@ -11,10 +11,13 @@ namespace {
 
 constexpr double kProbeShare = 0.005;      // of all time may be lost to probes
 constexpr double kLargestBudgetSteps = 16;
-constexpr double kLargestCollapse = 4.0;   // a verify step may take so many times as long as one without drafts
+constexpr double kLargestCollapse = 3.0;   // a verify step may take so many times as long as one without drafts
+constexpr double kBaselineShare = 0.02;    // of all time may go into measuring a step without drafts for that
 constexpr double kWorthLearning = 0.25;    // of a step, that a probe must promise over the horizon
 constexpr double kChangeSteps = 2000;      // a kernel's cost is taken to change once in so many steps
-constexpr double kHorizonSteps = 256;      // over which a better choice would pay
+// Over so many steps a better choice would pay: as many as there have been, which is all that is known of the future.
+constexpr double kShortestHorizon = 32;
+constexpr double kLongestHorizon = 512;
 constexpr double kStaleTokens = 200;       // acceptance that is not observed is taken to change within so many
 
 }  // namespace
@@ -40,26 +43,16 @@ std::vector<Controller::Member> Controller::members_of(std::span<const DraftOffe
   return members;
 }
 
-double Controller::Member::hoped_tokens(int k, int known) const {
-  if (offer.ready) return tokens[static_cast<std::size_t>(k)];   // judged in any case
-  double sum = 1;
-  double product = 1;
-  for (int i = 0; i < k; ++i) {
+/// Errors of the positions from `known` on, carried to the tokens of k drafts.
+double Controller::Member::tokens_error(int k, int known) const {
+  double variance = 0;
+  for (int i = known; i < k; ++i) {
     const AcceptanceEstimate& p = curve[static_cast<std::size_t>(i)];
-    product *= i < known ? p.mean : std::min(1.0, p.mean + p.error + 0.5 * stale * (1 - p.mean));
-    sum += product;
+    const double change = (tokens[static_cast<std::size_t>(k)] - tokens[static_cast<std::size_t>(i)]) / p.mean;
+    const double error = p.error + 0.5 * stale * (1 - p.mean);
+    variance += change * change * error * error;
   }
-  return sum;
-}
-
-double Controller::Member::sure_tokens(int k) const {
-  double sum = 1;
-  double product = 1;
-  for (int i = 0; i < k; ++i) {
-    const AcceptanceEstimate& p = curve[static_cast<std::size_t>(i)];
-    sum += product *= std::max(0.0, p.mean - p.error);
-  }
-  return sum;
+  return std::sqrt(variance);
 }
 
 Controller::Choice Controller::evaluate(const std::vector<Member>& members, std::vector<int> drafts) const {
@@ -126,8 +119,8 @@ std::vector<Controller::Choice> Controller::choices_for(const std::vector<Member
 double Controller::unknown_us(const std::vector<Member>& members, const Choice& choice, const Choice& best) const {
   double unknown_tokens = 0;
   for (std::size_t i = 0; i < members.size(); ++i) {
-    unknown_tokens += members[i].hoped_tokens(choice.drafts[i], best.drafts[i]) -
-                      members[i].tokens[static_cast<std::size_t>(choice.drafts[i])];
+    // Drafts that are ready are judged in any case, and so are the first ones of a longer draft.
+    if (!members[i].offer.ready) unknown_tokens += members[i].tokens_error(choice.drafts[i], best.drafts[i]);
   }
   return std::hypot(costs_.learnable_us(choice.shape, best.shape), unknown_tokens / best.rate());
 }
@@ -145,14 +138,14 @@ double expected_gain(double loss, double deviation) {
 const Controller::Choice* Controller::worthwhile_probe(const std::vector<Member>& members,
                                                        const std::vector<Choice>& choices, const Choice& best) const {
   if (!baseline_measured_) {
-    // Nothing else is worth knowing before the step without drafts, unless drafts win however expensive they are.
-    const bool off = best.shape.extra_rows() == 0;
-    return off || best.tokens > kLargestCollapse * choices[0].tokens ? nullptr : &choices[0];
+    if (best.shape.extra_rows() == 0) return nullptr;   // nothing else is worth knowing before that
+    if (choices[0].us < kBaselineShare * total_us_) return &choices[0];
   }
+  const double horizon = std::clamp(static_cast<double>(steps_), kShortestHorizon, kLongestHorizon);
   const Choice* probe = nullptr;
   double most = 0;
   for (const Choice& choice : choices) {
-    if (choice.drafts == best.drafts) continue;
+    if (choice.drafts == best.drafts || (!baseline_measured_ && choice.shape.extra_rows() == 0)) continue;
     const double loss_us = choice.us - choice.tokens / best.rate();
     if (std::max(loss_us, 0.0) > budget_steps_ * choices[0].us) continue;
     double gain_us = expected_gain(loss_us, unknown_us(members, choice, best));
@@ -163,8 +156,8 @@ const Controller::Choice* Controller::worthwhile_probe(const std::vector<Member>
       const double changed = 1 - std::exp(-static_cast<double>(steps_since_verify_) / kChangeSteps);
       gain_us = std::max(gain_us, changed * (choice.tokens / best.rate() - cheap_us));
     }
-    const double worth_us = gain_us * kHorizonSteps - loss_us;
-    if (gain_us > kWorthLearning * choice.us / kHorizonSteps && worth_us > most) {
+    const double worth_us = gain_us * horizon - loss_us;
+    if (gain_us * horizon > kWorthLearning * choice.us && worth_us > most) {
       most = worth_us;
       probe = &choice;
     }
@@ -175,8 +168,10 @@ const Controller::Choice* Controller::worthwhile_probe(const std::vector<Member>
 /// Better than no drafts by more than what is not known about it.
 bool Controller::proven(const std::vector<Member>& members, const Choice& choice, const Choice& off) const {
   if (choice.shape.extra_rows() == 0) return true;
-  double tokens = 0;
-  for (std::size_t i = 0; i < members.size(); ++i) tokens += members[i].sure_tokens(choice.drafts[i]);
+  // Before a step without drafts was measured: do drafts win however expensive they are?
+  if (!baseline_measured_) return choice.tokens > kLargestCollapse * off.tokens;
+  double tokens = choice.tokens;
+  for (std::size_t i = 0; i < members.size(); ++i) tokens -= members[i].tokens_error(choice.drafts[i], 0);
   const double error_us = costs_.difference(choice.shape, off.shape).error_us;
   return tokens / (choice.us + error_us) > off.rate();
 }

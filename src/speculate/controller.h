@@ -93,10 +93,7 @@ class Controller {
     AcceptanceCurve curve{};                           // of its draft
     double stale = 0;                                  // 0 to 1: how much the curve may have changed unseen
 
-    /// Tokens that k drafts may bring, for all that verifying `known` drafts would not tell.
-    double hoped_tokens(int k, int known) const;
-    /// Tokens that k drafts bring if every position is worse than estimated by its error.
-    double sure_tokens(int k) const;
+    double tokens_error(int k, int known) const;
   };
 
   /// A choice of k for every member, and what it promises.
