@@ -98,44 +98,65 @@ Cut cut(const RowTile& tile, int segments, bool over_whole_length) {
   return result;
 }
 
-/// Items and the reduction of one (tile, kv head); returns the number of its segments.
-int add_items(const RowTile& tile, int tile_index, int kv_head, int group, const Cut& segments,
-              Plan& out) {
-  const auto first_item = static_cast<std::int32_t>(out.items.size());
-  for (int i = 0; i < segments.count; ++i) {
-    WorkItem item;
-    item.tile = tile_index;
-    item.kv_head = kv_head;
-    item.unit_first = std::max(segments.begin(i), tile.unit_first);
-    item.unit_last = segments.begin(i + 1);
-    if (item.unit_first >= item.unit_last) continue;  // in front of the window
-    out.items.push_back(item);
+/// Items of one tile and its first kv head, partials numbered from 0; returns the partials.
+std::int64_t cut_tile(const RowTile& tile, int tile_index, int group, const Cut& segments,
+                      std::vector<WorkItem>& items) {
+  const std::size_t first = items.size();
+  int unit = tile.unit_first;
+  for (int i = 1; i <= segments.count; ++i) {
+    const int end = i < segments.count ? segments.begin(i) : tile.unit_last;
+    if (end <= unit) continue;  // in front of the window
+    items.push_back({tile_index, 0, unit, end, -1});
+    unit = end;
   }
-  const auto last_item = static_cast<std::int32_t>(out.items.size());
-  if (last_item - first_item > 1) {
-    for (std::int32_t i = first_item; i < last_item; ++i) {
-      WorkItem& item = out.items[static_cast<std::size_t>(i)];
-      const int runs = i == first_item ? 1 : item.units();
-      item.partial = out.partials;
-      out.partials += std::int64_t{runs} * tile.rows * group;
-    }
-    out.reductions.push_back({tile_index, kv_head, first_item, last_item});
+  if (items.size() - first == 1) return 0;
+  std::int64_t partials = 0;
+  for (std::size_t i = first; i < items.size(); ++i) {
+    items[i].partial = partials;
+    partials += std::int64_t{i == first ? 1 : items[i].units()} * tile.rows * group;
   }
-  return last_item - first_item;
+  return partials;
 }
 
-/// Longest tiles first, so that the last items to be handed out are short ones.
+/// Items and reductions of all kv heads of a tile; returns the segments of each.
+int add_items(const RowTile& tile, int tile_index, const Cut& segments, Plan& out) {
+  const std::size_t first = out.items.size();
+  const std::int64_t partials = cut_tile(tile, tile_index, out.shape.group(), segments, out.items);
+  const std::size_t count = out.items.size() - first;
+  for (int head = 0; head < out.shape.kv_heads; ++head) {
+    const std::size_t begin = first + static_cast<std::size_t>(head) * count;
+    if (head > 0) {
+      out.items.resize(begin + count);
+      for (std::size_t i = 0; i < count; ++i) {
+        WorkItem& item = out.items[begin + i];
+        item = out.items[first + i];
+        item.kv_head = head;
+        if (count > 1) item.partial += head * partials;
+      }
+    }
+    if (count > 1) {
+      out.reductions.push_back({tile_index, head, static_cast<std::int32_t>(begin),
+                                static_cast<std::int32_t>(begin + count)});
+    }
+  }
+  for (std::size_t i = first; count > 1 && i < out.items.size(); ++i) {
+    out.items[i].partial += out.partials;
+  }
+  out.partials += partials * out.shape.kv_heads;
+  return static_cast<int>(count);
+}
+
+/// Longest items first, so that the last to be handed out are short ones.
 void order_tiles(Plan& out) {
   const auto keys = [&](std::int32_t index) {
     const RowTile& tile = out.tiles[static_cast<std::size_t>(index)];
-    const std::int64_t units = tile.unit_last - tile.unit_first;
-    return units * tile.unit / out.tile_segments[static_cast<std::size_t>(index)];
+    return std::int64_t{tile.unit_last - tile.unit_first} * tile.unit;
   };
   out.tile_order.resize(out.tiles.size());
   bool sorted = true;
   for (std::size_t i = 0; i < out.tiles.size(); ++i) {
     out.tile_order[i] = static_cast<std::int32_t>(i);
-    if (i > 0 && keys(out.tile_order[i]) > keys(out.tile_order[i - 1])) sorted = false;
+    sorted = sorted && (i == 0 || keys(out.tile_order[i]) <= keys(out.tile_order[i - 1]));
   }
   if (sorted) return;
   std::sort(out.tile_order.begin(), out.tile_order.end(), [&](std::int32_t a, std::int32_t b) {
@@ -212,8 +233,7 @@ Status plan(const PlanInput& input, const DeviceFacts& device, Plan& out) {
 
   StepFacts step{.max_rows = 0, .sequences = 0, .decode_rows = input.decode_rows};
   const UnitRule rule = unit_rule(input.shape, device);
-  const int group = input.shape.group();
-  const int max_rows = std::max(device.max_tile_rows / group, 1);
+  const int max_rows = std::max(device.max_tile_rows / input.shape.group(), 1);
   for (std::size_t i = 0; i < input.sequences.size(); ++i) {
     const SequenceRows& rows = input.sequences[i];
     DCHECK(rows.rows >= 0 && rows.depth >= 0);
@@ -232,9 +252,7 @@ Status plan(const PlanInput& input, const DeviceFacts& device, Plan& out) {
     const RowTile& tile = out.tiles[static_cast<std::size_t>(index)];
     std::int32_t& segments = out.tile_segments[static_cast<std::size_t>(index)];
     const Cut segment_cut = cut(tile, segments, over_whole_length);
-    for (int head = 0; head < input.shape.kv_heads; ++head) {
-      segments = add_items(tile, index, head, group, segment_cut, out);
-    }
+    segments = add_items(tile, index, segment_cut, out);
   }
   for (std::size_t i = 0; i < out.tiles.size(); ++i) {
     SequenceChoice& choice = out.sequences[static_cast<std::size_t>(out.tiles[i].sequence)];

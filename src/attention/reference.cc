@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "core/check.h"
@@ -76,19 +77,32 @@ Real capped(const Params& params, Real score) {
   return cap * std::tanh(score / cap);
 }
 
+/// Sums in `lanes` interleaved accumulators: one for the plain softmax, several for speed in
+/// double.
+template <class Real, int lanes, class Term>
+Real sum_of(int count, const Term& term) {
+  Real sums[lanes] = {};
+  int d = 0;
+  for (; d + lanes <= count; d += lanes) {
+    for (int lane = 0; lane < lanes; ++lane) sums[lane] += term(d + lane);
+  }
+  for (; d < count; ++d) sums[0] += term(d);
+  for (int lane = 1; lane < lanes; ++lane) sums[0] += sums[lane];
+  return sums[0];
+}
+
 template <class Real>
 Real dot(const float* q, const float* k, int count) {
-  Real sum = 0;
-  for (int d = 0; d < count; ++d) sum += static_cast<Real>(q[d]) * static_cast<Real>(k[d]);
-  return sum;
+  return sum_of < Real, std::is_same_v<Real, float> ? 1 : 8 > (count, [=](int d) {
+                                                            return static_cast<Real>(q[d]) *
+                                                                   static_cast<Real>(k[d]);
+                                                          });
 }
 
 double absolute_dot(const float* q, const float* k, int count) {
-  double sum = 0;
-  for (int d = 0; d < count; ++d) {
-    sum += std::abs(static_cast<double>(q[d]) * static_cast<double>(k[d]));
-  }
-  return sum;
+  return sum_of<double, 8>(count, [=](int d) {
+    return std::abs(static_cast<double>(q[d]) * static_cast<double>(k[d]));
+  });
 }
 
 /// All query rows and heads of one (row tile, kv head): per query the scores of its visible keys,

@@ -11,6 +11,7 @@ namespace {
 constexpr double kItemKeys = 16;  // starting a work item costs about as much as this many keys
 constexpr double kMergeKeys =
     4;  // storing and merging a partial costs its row about as much as this many keys
+constexpr double kEvenEnough = 1.02;  // makespan over the ideal at which no candidate is looked at
 constexpr int kFinest = 4;  // segments per workgroup at most, when one tile is the whole step
 
 struct TileCost {
@@ -82,6 +83,7 @@ void choose_segments(const Shape& shape, const DeviceFacts& device, std::span<co
     work += shape.kv_heads * cost.units * cost.unit;
   }
   double best = whole.makespan(device);
+  if (best * device.workgroups <= kEvenEnough * work) return;
   double target = std::numeric_limits<double>::infinity();
   for (int finer = 1; finer <= kFinest; ++finer) {
     const double candidate = work / (static_cast<double>(device.workgroups) * finer);
