@@ -185,7 +185,7 @@ Result<core::Json> evaluate(engine::Runtime& runtime, std::span<const std::int32
   }
   std::optional<Recorded> recorded;
   if (options.recorded != nullptr) {
-    Result<Recorded> opened = Recorded::open(*options.recorded, tokens.size());
+    Result<Recorded> opened = Recorded::open(*options.recorded, tokens.size() - 1);
     if (!opened.ok()) return opened.error();
     recorded.emplace(std::move(opened).value());
   }
@@ -203,7 +203,8 @@ Result<core::Json> evaluate(engine::Runtime& runtime, std::span<const std::int32
       const auto position = static_cast<std::size_t>(first) + row;
       const std::size_t offset = row * static_cast<std::size_t>(vocab);
       const Distribution mine(std::span(*logits + offset, static_cast<std::size_t>(vocab)));
-      if (position + 1 < tokens.size()) logprob_sum += mine.log_probability(tokens[position + 1]);
+      if (position + 1 == tokens.size()) break;  // the last row predicts nothing that we know
+      logprob_sum += mine.log_probability(tokens[position + 1]);
       if (recorded) {
         if (Status status = recorded->compare(position, mine, to_recorded); !status.ok()) return status.error();
       }
@@ -216,7 +217,7 @@ Result<core::Json> evaluate(engine::Runtime& runtime, std::span<const std::int32
   }
   const double mean = logprob_sum / static_cast<double>(count - 1);
   core::Json json = core::Json::object();
-  json.set("positions", count).set("mean_logprob", mean).set("perplexity", std::exp(-mean));
+  json.set("positions", count - 1).set("mean_logprob", mean).set("perplexity", std::exp(-mean));
   if (recorded) json.set("recorded", to_recorded.json());
   if (reference) json.set("float_reference", to_float.json());
   return json;
