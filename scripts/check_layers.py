@@ -23,24 +23,28 @@ ALLOWED = {
     "kv": [PUBLIC, "core", "device"],
     "attention": [PUBLIC, "core", "device", "kv/view.h"],
     "attention/cpu": [PUBLIC, "core", "device", "attention", "kv/view.h"],
+    "attention/cuda": [PUBLIC, "core", "device", "attention", "kv/view.h"],
     "model": BELOW_MODEL,
     "speculate": [PUBLIC, "core", "model/lm.h", "kv/view.h"],
     "engine": [*BELOW_MODEL, "model", "speculate"],
     "lab": [*BELOW_MODEL, "attention/cpu", "model", "speculate", "engine"],
     "server": [PUBLIC, "core"],
-    # `inspect` and `tokenize` show what the file reader and the tokenizer see.
-    "cli": [PUBLIC, "core", "server", "lab", "format/gguf/describe.h", "text/tokenizer.h"],
+    # `inspect` and `tokenize` show what the file reader and the tokenizer see; the measuring commands
+    # open the runtime that the lab measures.
+    "cli": [PUBLIC, "core", "server", "lab", "format/gguf/describe.h", "text/tokenizer.h",
+            "engine/runtime.h"],
 }
 # Tests and benchmarks drive their subject with real pools and files, so they may reach further.
 TESTS_ALSO = {
     "attention": ["kv", "attention/cpu"],
     "attention/cpu": ["kv"],
+    "attention/cuda": ["kv"],
     "speculate": BELOW_MODEL + ["model"],
 }
 HEAVY = {
     "nlohmann/": ["src/core/json.cc"],
     "spdlog/": ["src/core/log.cc"],
-    "CLI/": ["src/cli/"],
+    "CLI/": ["src/cli/", "src/attention/cuda/harness/"],
     "httplib": ["src/server/"],
     "prometheus/": ["src/server/"],
     "cuda": ["src/device/", "src/ops/cuda/", "src/attention/cuda/"],
