@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// bench/cases/shapes.json as a string of the program; defined in a source that CMake writes.
+#pragma once
+
+#include <string_view>
+
+namespace segue::lab {
+
+extern const std::string_view kShapesJson;
+
+}  // namespace segue::lab
