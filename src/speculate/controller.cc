@@ -148,7 +148,9 @@ const Controller::Choice* Controller::worthwhile_probe(const std::vector<Member>
     if (choice.drafts == best.drafts || (!baseline_measured_ && choice.shape.extra_rows() == 0)) continue;
     const double loss_us = choice.us - choice.tokens / best.rate();
     if (std::max(loss_us, 0.0) > budget_steps_ * choices[0].us) continue;
-    double gain_us = expected_gain(loss_us, unknown_us(members, choice, best));
+    const double unknown = unknown_us(members, choice, best);
+    if (unknown < costs_.learnable_us(best.shape, choice.shape)) continue;   // `best` itself tells more
+    double gain_us = expected_gain(loss_us, unknown);
     if (choice.shape.extra_rows() > 0 && best.shape.extra_rows() == 0) {
       // Has the kernel become cheaper since it was last seen?
       const double draft_us = choice.us - costs_.step(choice.shape).us;

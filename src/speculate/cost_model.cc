@@ -121,10 +121,10 @@ void DriftingFit::widen() {
 void DriftingFit::observe(std::span<const Feature> features, double us) {
   const std::size_t n = mean_.size();
   for (std::size_t i = 0; i < n; ++i) {
-    covariance_[i * n + i] = std::min(covariance_[i * n + i] + drift_variance_[i], 2 * prior_variance_[i]);
+    if (covariance_[i * n + i] < prior_variance_[i]) covariance_[i * n + i] += drift_variance_[i];
   }
   Estimate expected = predict(features);
-  const double scale = std::max(expected.us, 0.1 * us);
+  const double scale = std::clamp(expected.us, 0.1 * us, us);
   double noise_us = noise_ * scale;
   const double surprise = (us - expected.us) / std::hypot(noise_us, expected.error_us);
   constexpr double kFar = 4.0;
@@ -154,6 +154,7 @@ void DriftingFit::observe(std::span<const Feature> features, double us) {
   for (std::size_t i = 0; i < n; ++i) mean_[i] += gain[i] * error / variance;
   for (std::size_t i = 0; i < n; ++i) {
     for (std::size_t j = 0; j < n; ++j) covariance_[i * n + j] -= gain[i] * gain[j] / variance;
+    covariance_[i * n + i] = std::max(covariance_[i * n + i], 1e-9 * prior_variance_[i]);
   }
 }
 
