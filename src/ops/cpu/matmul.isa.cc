@@ -34,36 +34,54 @@ constexpr core::IsaLevel kLevel = core::IsaLevel::kPortable;
 
 constexpr int kUnpackedBytes = 512 + 128;  // of one block: w, s, t
 
-/// Adds one block's contribution for M rows. `x` is the panel's record of this block.
-template <Sum Kind, int M>
-[[gnu::always_inline]] inline void accumulate(const Block& b, const std::uint8_t* x, F (&acc)[M]) {
-#pragma GCC unroll 16
-  for (int m = 0; m < M; ++m) {
-    const std::uint8_t* q = x + kBlock * m;
-    const std::uint8_t* factors = x + kBlock * M + 4 * m;  // scale, scale * sum, then three start values
-    const F scale = f_set(load_f32(factors));
-    if constexpr (Kind == Sum::kTwoScales) {
-      I first = dot_start(factors + 12 * M), second = dot_start(factors + 16 * M);
+/// Rows whose dot products advance side by side, so that the instructions of one chain are not all waiting for each
+/// other in the scheduler: with one row after the other it fills up and half of the issue slots are lost.
+constexpr int kSideBySide = 4;
+
+/// Adds one block's contribution for R rows from row `first` of a panel of M. `x` is the panel's record of this block.
+template <Sum Kind, int M, int R>
+[[gnu::always_inline]] inline void accumulate_some(const Block& b, const std::uint8_t* x, int first, F* acc) {
+  const std::uint8_t* q = x + kBlock * first;
+  const std::uint8_t* factors = x + kBlock * M + 4 * first;  // scale, scale * sum, then three start values
+  I dot[R], second[R];
 #pragma GCC unroll 4
-      for (int g = 0; g < 4; ++g) {
-        first = dot_signed(first, b.w[g], q + 4 * g);
-        second = dot_signed(second, b.w[g + 4], q + 16 + 4 * g);
-      }
-      const F scaled = f_fma(f_from_i(second), b.t, f_mul(f_from_i(first), b.s));
-      acc[m] = f_fma(scaled, scale, acc[m]);
-    } else if constexpr (Kind == Sum::kScale) {
-      I dot = dot_start(factors + 8 * M);
-#pragma GCC unroll 8
-      for (int g = 0; g < 8; ++g) dot = dot_signed(dot, b.w[g], q + 4 * g);
-      acc[m] = f_fma(f_mul(f_from_i(dot), b.s), scale, acc[m]);
-    } else {
-      I dot = i_zero();
-#pragma GCC unroll 8
-      for (int g = 0; g < 8; ++g) dot = dot_unsigned(dot, b.w[g], q + 4 * g);
-      acc[m] = f_fma(f_mul(f_from_i(dot), b.s), scale, acc[m]);
-      acc[m] = f_fma(b.t, f_set(load_f32(factors + 4 * M)), acc[m]);
+  for (int r = 0; r < R; ++r) {
+    if constexpr (Kind == Sum::kScale) dot[r] = dot_start(factors + 8 * M + 4 * r);
+    if constexpr (Kind == Sum::kScaleMin) dot[r] = i_zero();
+    if constexpr (Kind == Sum::kTwoScales) {
+      dot[r] = dot_start(factors + 12 * M + 4 * r);
+      second[r] = dot_start(factors + 16 * M + 4 * r);
     }
   }
+#pragma GCC unroll 8
+  for (int g = 0; g < 8; ++g) {
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      const std::uint8_t* x4 = q + kBlock * r + 4 * g;
+      if constexpr (Kind == Sum::kScaleMin) {
+        dot[r] = dot_unsigned(dot[r], b.w[g], x4);
+      } else if (Kind == Sum::kScale || g < 4) {
+        dot[r] = dot_signed(dot[r], b.w[g], x4);
+      } else {
+        second[r] = dot_signed(second[r], b.w[g], x4);
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+    const F scale = f_set(load_f32(factors + 4 * r));
+    F scaled = f_mul(f_from_i(dot[r]), b.s);
+    if constexpr (Kind == Sum::kTwoScales) scaled = f_fma(f_from_i(second[r]), b.t, scaled);
+    acc[r] = f_fma(scaled, scale, acc[r]);
+    if constexpr (Kind == Sum::kScaleMin) acc[r] = f_fma(b.t, f_set(load_f32(factors + 4 * M + 4 * r)), acc[r]);
+  }
+}
+
+template <Sum Kind, int M, int First = 0>
+[[gnu::always_inline]] inline void accumulate(const Block& b, const std::uint8_t* x, F (&acc)[M]) {
+  constexpr int kRows = M - First < kSideBySide ? M - First : kSideBySide;
+  accumulate_some<Kind, M, kRows>(b, x, First, acc + First);
+  if constexpr (First + kRows < M) accumulate<Kind, M, First + kRows>(b, x, acc);
 }
 
 template <int M>
@@ -83,6 +101,14 @@ inline int outputs_of_tile(const TileRun& r, std::int64_t tile) {
   return left < kTileOutputs ? static_cast<int>(left) : kTileOutputs;
 }
 
+/// How far ahead of the weights in use the next ones are asked for. Without it a waiting block fills the scheduler and
+/// the loads behind it start too late: the time of the arithmetic adds to that of memory instead of hiding behind it.
+constexpr std::int64_t kPrefetchBytes = 8192;
+
+[[gnu::always_inline]] inline void prefetch_lines(const std::uint8_t* p, int bytes) {
+  for (int line = 0; line < bytes; line += kLineBytes) prefetch(p + line);
+}
+
 /// One row straight from the stored format.
 template <class Format>
 void run_one_row(const TileRun& r) {
@@ -96,6 +122,7 @@ void run_one_row(const TileRun& r) {
     for (std::int64_t group = 0; group < blocks; group += kLayout.group_blocks) {
       for (int index = 0; index < kLayout.group_blocks; ++index) {
         Block b;
+        prefetch_lines(quants + kPrefetchBytes, kLayout.quant_bytes);
         Format::load(quants, scales, index, b);
         accumulate<Format::kSum, 1>(b, x, acc);
         quants += kLayout.quant_bytes;
@@ -134,6 +161,8 @@ struct PanelRun {
   float* y;                     // [M, y_stride]
   std::int64_t y_stride;
   int outputs;
+  const std::uint8_t* next;     // the tile after this one, to prefetch along the way
+  int next_bytes;               // per block (or input); 0: nothing to prefetch
 };
 
 template <Sum Kind, int M>
@@ -143,7 +172,10 @@ void run_panel(const PanelRun& p) {
   for (int m = 0; m < M; ++m) acc[m] = f_zero();
   const std::uint8_t* weights = p.weights;
   const std::uint8_t* x = p.x;
+  const std::uint8_t* next = p.next;
   for (std::int64_t block = 0; block < p.count; ++block) {
+    prefetch_lines(next, p.next_bytes);
+    next += p.next_bytes;
     Block b;
 #pragma GCC unroll 8
     for (int g = 0; g < 8; ++g) b.w[g] = w_load(weights + 64 * g);
@@ -166,6 +198,7 @@ void run_float_panel(const PanelRun& p) {
   const std::uint8_t* weights = p.weights;
   const std::uint8_t* x = p.x;
   for (std::int64_t input = 0; input < p.count; ++input) {
+    prefetch(weights + kPrefetchBytes);
     const F w = Format::load(weights);
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) acc[m] = f_fma(w, f_set(load_f32(x + 4 * m)), acc[m]);
@@ -196,10 +229,17 @@ void run_rows(const TileRun& r) {
   if (r.rows == 1) return run_one_row<Format>(r);
   const std::int64_t blocks = r.inputs / kBlock;
   for (std::int64_t tile = 0; tile < r.tiles_count; ++tile) {
-    unpack_tile<Format>(r.tiles + tile * r.tile_bytes, blocks, r.scratch);
+    const std::uint8_t* stored = r.tiles + tile * r.tile_bytes;
+    unpack_tile<Format>(stored, blocks, r.scratch);
     for (std::int64_t row = 0; row < r.rows; row += kPanelRows) {
-      const PanelRun p{r.scratch, blocks, r.panels + row * blocks * kRowBlockBytes,
-                       r.y + row * r.y_stride + tile * kTileOutputs, r.y_stride, outputs_of_tile(r, tile)};
+      const PanelRun p{.weights = r.scratch,
+                       .count = blocks,
+                       .x = r.panels + row * blocks * kRowBlockBytes,
+                       .y = r.y + row * r.y_stride + tile * kTileOutputs,
+                       .y_stride = r.y_stride,
+                       .outputs = outputs_of_tile(r, tile),
+                       .next = stored + r.tile_bytes,
+                       .next_bytes = row == 0 ? static_cast<int>(r.tile_bytes / blocks) : 0};
       dispatch_panel<Format::kSum>(rows_of_panel(r, row), p);
     }
   }
@@ -209,8 +249,14 @@ template <class Format>
 void run_float_rows(const TileRun& r) {
   for (std::int64_t tile = 0; tile < r.tiles_count; ++tile) {
     for (std::int64_t row = 0; row < r.rows; row += kPanelRows) {
-      const PanelRun p{r.tiles + tile * r.tile_bytes, r.inputs, r.panels + row * r.inputs * 4,
-                       r.y + row * r.y_stride + tile * kTileOutputs, r.y_stride, outputs_of_tile(r, tile)};
+      const PanelRun p{.weights = r.tiles + tile * r.tile_bytes,
+                       .count = r.inputs,
+                       .x = r.panels + row * r.inputs * 4,
+                       .y = r.y + row * r.y_stride + tile * kTileOutputs,
+                       .y_stride = r.y_stride,
+                       .outputs = outputs_of_tile(r, tile),
+                       .next = nullptr,
+                       .next_bytes = 0};
       dispatch_float_panel<Format>(rows_of_panel(r, row), p);
     }
   }

@@ -85,7 +85,7 @@ void run_part(Rows& x, const Product& product, std::int64_t first, std::int64_t 
   run.y_stride = product.y_stride;
   run.outputs = std::min(w.outputs(), last * kTileOutputs) - first * kTileOutputs;
   run.scratch = scratch;
-  kernels(w.isa()).run(run);
+  x.kernels().run(run);
 }
 
 /// Few rows: each thread gets one contiguous share of the bytes of all products, so that it reads one stream.

@@ -26,7 +26,7 @@ void for_panels(std::int64_t rows, std::int64_t inputs, int panel_rows, core::Th
 
 }  // namespace
 
-Rows::Rows(core::IsaLevel isa) : isa_(isa), kernels_(&kernels(isa)) {}
+Rows::Rows(core::IsaLevel isa) : kernels_(&ops::kernels(isa)) {}
 
 void Rows::assign(const float* x, std::int64_t rows, std::int64_t inputs, std::int64_t stride) {
   CHECK(rows >= 0 && inputs > 0 && (stride == 0 || stride >= inputs));

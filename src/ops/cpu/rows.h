@@ -24,7 +24,8 @@ class Rows {
 
   std::int64_t rows() const { return rows_; }
   std::int64_t inputs() const { return inputs_; }
-  core::IsaLevel isa() const { return isa_; }
+  core::IsaLevel isa() const { return kernels_->isa; }
+  const Kernels& kernels() const { return *kernels_; }
 
   /// The packed panels that kernels read (kernels.h), made by the first product that needs them.
   const std::uint8_t* quantised(core::ThreadPool& pool);
@@ -35,7 +36,6 @@ class Rows {
   std::uint8_t* scratch(int worker);
 
  private:
-  core::IsaLevel isa_;
   const Kernels* kernels_;
   const float* x_ = nullptr;
   std::int64_t rows_ = 0, inputs_ = 0, stride_ = 0;
