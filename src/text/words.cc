@@ -34,8 +34,9 @@ constexpr std::array<std::string_view, 2> kSmolLm{
     R"(]+(?![^)" SPACE R"(]))",
 };
 constexpr std::array<std::string_view, 1> kLlama3{
-    R"('[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\p{L}\p{N})" SPACE
-    R"(]+[\r\n]*|[)" SPACE R"(]*[\r\n]+|[)" SPACE R"(]+(?![^)" SPACE R"(])|[)" SPACE R"(]+)",
+    R"('[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?\p{L}+|)"
+    R"(\p{N}{1,3}| ?[^\p{L}\p{N})" SPACE R"(]+[\r\n]*|[)" SPACE R"(]*[\r\n]+|[)" SPACE
+    R"(]+(?![^)" SPACE R"(])|[)" SPACE R"(]+)",
 };
 #undef SPACE
 
