@@ -20,15 +20,19 @@ namespace {
 
 #if defined(ISA_avx512)
 constexpr int kPanelRows = 16;
+constexpr int kFewRows = 9;  // a verify step of eight drafts
 constexpr core::IsaLevel kLevel = core::IsaLevel::kAvx512;
 #elif defined(ISA_avx2)
 constexpr int kPanelRows = 4;
+constexpr int kFewRows = 1;
 constexpr core::IsaLevel kLevel = core::IsaLevel::kAvx2;
 #elif defined(ISA_neon)
 constexpr int kPanelRows = 4;
+constexpr int kFewRows = 1;
 constexpr core::IsaLevel kLevel = core::IsaLevel::kNeon;
 #else
 constexpr int kPanelRows = 4;
+constexpr int kFewRows = 1;
 constexpr core::IsaLevel kLevel = core::IsaLevel::kPortable;
 #endif
 
@@ -109,24 +113,26 @@ constexpr std::int64_t kPrefetchBytes = 8192;
   for (int line = 0; line < bytes; line += kLineBytes) prefetch(p + line);
 }
 
-/// One row straight from the stored format.
-template <class Format>
-void run_one_row(const TileRun& r) {
+/// A few rows straight from the stored format.
+template <class Format, int M>
+void run_few_rows(const TileRun& r) {
   constexpr TileLayout kLayout = Format::kLayout;
   const std::int64_t blocks = r.inputs / kBlock;
   for (std::int64_t tile = 0; tile < r.tiles_count; ++tile) {
     const std::uint8_t* quants = r.tiles + tile * r.tile_bytes;
     const std::uint8_t* scales = quants + blocks * kLayout.quant_bytes;
     const std::uint8_t* x = r.panels;
-    F acc[1] = {f_zero()};
+    F acc[M];
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) acc[m] = f_zero();
     for (std::int64_t group = 0; group < blocks; group += kLayout.group_blocks) {
       for (int index = 0; index < kLayout.group_blocks; ++index) {
         Block b;
         prefetch_lines(quants + kPrefetchBytes, kLayout.quant_bytes);
         Format::load(quants, scales, index, b);
-        accumulate<Format::kSum, 1>(b, x, acc);
+        accumulate<Format::kSum, M>(b, x, acc);
         quants += kLayout.quant_bytes;
-        x += kRowBlockBytes;
+        x += kRowBlockBytes * M;
       }
       scales += kLayout.scale_bytes;
     }
@@ -220,13 +226,19 @@ void dispatch_float_panel(int rows, const PanelRun& p) {
   if constexpr (M > 1) dispatch_float_panel<Format, M - 1>(rows, p);
 }
 
+template <class Format, int M = kFewRows>
+void dispatch_few_rows(const TileRun& r) {
+  if (r.rows == M) return run_few_rows<Format, M>(r);
+  if constexpr (M > 1) dispatch_few_rows<Format, M - 1>(r);
+}
+
 inline int rows_of_panel(const TileRun& r, std::int64_t row) {
   return r.rows - row < kPanelRows ? static_cast<int>(r.rows - row) : kPanelRows;
 }
 
 template <class Format>
 void run_rows(const TileRun& r) {
-  if (r.rows == 1) return run_one_row<Format>(r);
+  if (r.rows <= kFewRows) return dispatch_few_rows<Format>(r);
   const std::int64_t blocks = r.inputs / kBlock;
   for (std::int64_t tile = 0; tile < r.tiles_count; ++tile) {
     const std::uint8_t* stored = r.tiles + tile * r.tile_bytes;
