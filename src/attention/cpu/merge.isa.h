@@ -11,11 +11,8 @@ namespace {
 
 inline float exp_one(float x) { return lane0(exp(set(x))); }
 
-/// The factors that bring a maximum m to the common maximum `m_new`: scores of -inf on both sides weigh nothing.
-inline float weight(float m, float m_new) {
-  if (m == m_new && m_new != -__builtin_inff()) return 1.0f;
-  return exp_one(m - (m_new == -__builtin_inff() ? 0.0f : m_new));
-}
+/// The factor that brings sums taken against maximum m to maximum m_new >= m.
+inline float weight(float m, float m_new) { return m == m_new ? 1.0f : exp_one(m - m_new); }
 
 /// acc = merge(acc, x). A partial without visible keys is (-inf, 0, 0): as x it leaves acc as it is, as acc it is
 /// replaced by x, both bit for bit. Bytes: 3 head_dim floats.
@@ -27,7 +24,7 @@ inline void merge(const cpu::Partial& acc, const cpu::Partial& x, int head_dim) 
     for (int d = 0; d < head_dim; d += 16) store(acc.o + d, load(x.o + d));
     return;
   }
-  const float m = *acc.m > *x.m ? *acc.m : *x.m;
+  const float m = *x.m > *acc.m ? *x.m : *acc.m;
   const float a = weight(*acc.m, m);
   const float b = weight(*x.m, m);
   *acc.m = m;

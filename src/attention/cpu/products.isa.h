@@ -45,10 +45,33 @@ constexpr int score_tiles(int rows) { return smaller(4, kAccumulators / rows); }
 constexpr int kOutputRows = smaller(12, kAccumulators / 2 > 0 ? kAccumulators / 2 : 1);
 constexpr int output_pairs(int rows) { return smaller(2, kAccumulators / (2 * rows)); }
 
+/// Contiguous memory that will be read soon, brought into the second-level cache line by line while something else is
+/// computed: hardware prefetchers alone leave a core waiting, since K and V change places every block.
+struct Fetch {
+  const std::byte* line = nullptr;
+  const std::byte* end = nullptr;   // of the run that `line` is in
+  const std::byte* const* next = nullptr;  // further runs, [begin, end) pairs
+  const std::byte* const* last = nullptr;
+  int rate = 0;  // lines per call
+};
+
+inline void fetch(Fetch& f) {
+  for (int i = 0; i < f.rate; ++i) prefetch(f.line + 64 * i);
+  f.line += 64 * f.rate;
+  if (f.line < f.end) return;
+  if (f.next == f.last) {
+    f.rate = 0;
+  } else {
+    f.line = f.next[0];
+    f.end = f.next[1];
+    f.next += 2;
+  }
+}
+
 /// The tiles of K that the scores of a block need, ascending.
 struct TileList {
   const std::byte* tile[cpu::kMaxTiles];
-  int offset[cpu::kMaxTiles];  // of the tile's first key from the start of the block, -8 .. 63
+  int offset[cpu::kMaxTiles];  // of the tile's first key from the start of the block, -8 .. kBlock - 1
   int count;
 };
 
@@ -58,14 +81,18 @@ struct TileList {
 /// Per dim: T loads of K (2 T more operations to widen a pair of dims), R broadcasts, R T multiply-adds. Bound by the
 /// multiply-adds from 4 rows on, below by the reading of K.
 template <class Kv, int R, int T>
-[[gnu::noinline]] void score_tile(const float* q, const TileList& list, int begin, int head_dim, float* scores) {
-  const typename Kv::Element* k[T];
-  for (int t = 0; t < T; ++t) k[t] = reinterpret_cast<const typename Kv::Element*>(list.tile[begin + t]);
+[[gnu::noinline]] void score_tile(const float* q, const TileList& list, int begin, int head_dim, Fetch& ahead,
+                                  float* scores) {
+  using Element = typename Kv::Element;
+  const Element* k[T];
+  for (int t = 0; t < T; ++t) k[t] = reinterpret_cast<const Element*>(list.tile[begin + t]);
   Vec acc[R][T];
   for (int r = 0; r < R; ++r) {
     for (int t = 0; t < T; ++t) acc[r][t] = zero();
   }
+  Fetch f = ahead;
   for (int d = 0; d < head_dim; d += 2) {
+    fetch(f);
     Vec x[T];
     for (int t = 0; t < T; ++t) x[t] = Kv::first(k[t] + d * 16);
     for (int r = 0; r < R; ++r) {
@@ -78,6 +105,7 @@ template <class Kv, int R, int T>
       for (int t = 0; t < T; ++t) acc[r][t] = fma(a, x[t], acc[r][t]);
     }
   }
+  ahead = f;
   for (int r = 0; r < R; ++r) {
     for (int t = 0; t < T; ++t) store(scores + r * cpu::kScoreStride + list.offset[begin + t], acc[r][t]);
   }
@@ -85,29 +113,38 @@ template <class Kv, int R, int T>
 
 /// `rows` <= R rows against tiles [begin, end).
 template <class Kv, int R = kScoreRows>
-void score_rows(int rows, const float* q, const TileList& list, int begin, int end, int head_dim, float* scores) {
+void score_rows(int rows, const float* q, const TileList& list, int begin, int end, int head_dim, Fetch& ahead,
+                float* scores) {
   if constexpr (R > 1) {
-    if (rows < R) return score_rows<Kv, R - 1>(rows, q, list, begin, end, head_dim, scores);
+    if (rows < R) return score_rows<Kv, R - 1>(rows, q, list, begin, end, head_dim, ahead, scores);
   }
   constexpr int kTiles = score_tiles(R);
-  for (; begin + kTiles <= end; begin += kTiles) score_tile<Kv, R, kTiles>(q, list, begin, head_dim, scores);
-  for (; begin < end; ++begin) score_tile<Kv, R, 1>(q, list, begin, head_dim, scores);
+  for (; begin + kTiles <= end; begin += kTiles) score_tile<Kv, R, kTiles>(q, list, begin, head_dim, ahead, scores);
+  for (; begin < end; ++begin) score_tile<Kv, R, 1>(q, list, begin, head_dim, ahead, scores);
 }
 
-/// o[r][dims] += sum over keys first .. last of p[r][key] V[key][dims], for R rows and 32 P dims (P = 0: 16 dims).
-/// `v` has the rows of V by key, `offset` the first dim.
+/// o[r][dims] += sum over keys first .. last of p[r][key] V[key][dims], for R rows and 32 P dims from `dim` on (P = 0:
+/// 16 dims); starts from zero if `fresh`. `v` has the rows of V by key.
 ///
 /// Per key: 2 P Vecs of V, R broadcasts, 2 P R multiply-adds.
 template <class Kv, int R, int P>
-[[gnu::noinline]] void output_tile(const float* p, const std::byte* const* v, int first, int last, int offset,
-                                   float* const* o) {
+[[gnu::noinline]] void output_tile(const float* p, const std::byte* const* v, int first, int last, int dim, bool fresh,
+                                   Fetch& ahead, float* const* o) {
   constexpr int kVecs = P == 0 ? 1 : 2 * P;
   Vec acc[R][kVecs];
-  for (int r = 0; r < R; ++r) {
-    for (int i = 0; i < kVecs; ++i) acc[r][i] = load(o[r] + offset + 16 * i);
+  if (fresh) {
+    for (int r = 0; r < R; ++r) {
+      for (int i = 0; i < kVecs; ++i) acc[r][i] = zero();
+    }
+  } else {
+    for (int r = 0; r < R; ++r) {
+      for (int i = 0; i < kVecs; ++i) acc[r][i] = load(o[r] + dim + 16 * i);
+    }
   }
+  Fetch f = ahead;
   for (int key = first; key < last; ++key) {
-    const auto* row = reinterpret_cast<const typename Kv::Element*>(v[key]) + offset;
+    fetch(f);
+    const auto* row = reinterpret_cast<const typename Kv::Element*>(v[key]) + dim;
     Vec x[kVecs];
     if constexpr (P == 0) {
       x[0] = Kv::sixteen(row);
@@ -122,23 +159,25 @@ template <class Kv, int R, int P>
       for (int i = 0; i < kVecs; ++i) acc[r][i] = fma(a, x[i], acc[r][i]);
     }
   }
+  ahead = f;
   for (int r = 0; r < R; ++r) {
-    for (int i = 0; i < kVecs; ++i) store(o[r] + offset + 16 * i, acc[r][i]);
+    for (int i = 0; i < kVecs; ++i) store(o[r] + dim + 16 * i, acc[r][i]);
   }
 }
 
-/// All dims of `rows` <= R rows over keys first .. last, which all these rows see.
+/// Dims [dim, dim_end) of `rows` <= R rows over keys first .. last, which all these rows see.
 template <class Kv, int R = kOutputRows>
-void output_rows(int rows, const float* p, const std::byte* const* v, int first, int last, int head_dim,
-                 float* const* o) {
+void output_rows(int rows, const float* p, const std::byte* const* v, int first, int last, int dim, int dim_end,
+                 bool fresh, Fetch& ahead, float* const* o) {
   if constexpr (R > 1) {
-    if (rows < R) return output_rows<Kv, R - 1>(rows, p, v, first, last, head_dim, o);
+    if (rows < R) return output_rows<Kv, R - 1>(rows, p, v, first, last, dim, dim_end, fresh, ahead, o);
   }
   constexpr int kPairs = output_pairs(R);
-  int dim = 0;
-  for (; dim + 32 * kPairs <= head_dim; dim += 32 * kPairs) output_tile<Kv, R, kPairs>(p, v, first, last, dim, o);
-  for (; dim + 32 <= head_dim; dim += 32) output_tile<Kv, R, 1>(p, v, first, last, dim, o);
-  if (dim < head_dim) output_tile<Kv, R, 0>(p, v, first, last, dim, o);
+  for (; dim + 32 * kPairs <= dim_end; dim += 32 * kPairs) {
+    output_tile<Kv, R, kPairs>(p, v, first, last, dim, fresh, ahead, o);
+  }
+  for (; dim + 32 <= dim_end; dim += 32) output_tile<Kv, R, 1>(p, v, first, last, dim, fresh, ahead, o);
+  if (dim < dim_end) output_tile<Kv, R, 0>(p, v, first, last, dim, fresh, ahead, o);
 }
 
 }  // namespace

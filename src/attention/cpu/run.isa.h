@@ -23,12 +23,19 @@ using cpu::Job;
 using cpu::kBlock;
 using cpu::Scratch;
 
+constexpr int kStrip = 64;  // dims of V that go through all rows at a time
+
 /// Where the visible keys of one block lie.
 struct Block {
+  std::int64_t unit;
   std::int64_t begin;  // position of its first key
+  int width;           // keys
   int first, last;     // keys that any row sees, relative to begin
   TileList tiles;
-  const std::byte* v[kBlock];  // rows of V; only [first, last) are set
+  const std::byte* v[kBlock];                      // rows of V by key; only visible keys are set
+  int runs;                                        // contiguous pieces of K, and as many of V
+  const std::byte* k_runs[2 * cpu::kMaxTiles];     // [begin, end) pairs
+  const std::byte* v_runs[2 * cpu::kMaxTiles];
 };
 
 /// A page index is never followed outside the pool.
@@ -40,55 +47,94 @@ inline std::int64_t physical_page(const cpu::Keys& keys, std::int64_t logical) {
   return page < 0 ? 0 : page >= keys.pages ? keys.pages - 1 : page;
 }
 
+inline std::int64_t at_least(std::int64_t a, std::int64_t b) { return a < b ? b : a; }
+inline std::int64_t at_most(std::int64_t a, std::int64_t b) { return a > b ? b : a; }
+
+/// First key that a row at `position` sees.
+inline std::int64_t first_key(const Job& job, std::int64_t position) {
+  return job.window > 0 ? at_least(position - job.window + 1, 0) : 0;
+}
+
+/// Moves `block` to the next block of the job of which any row sees a key, starting with the one at `begin` in `unit`;
+/// false when there is none.
+inline bool next_block(const Job& job, std::int64_t unit, std::int64_t begin, Block& block) {
+  const std::int64_t low = first_key(job, job.position);
+  const std::int64_t high = job.position + job.rows;
+  for (; unit < job.unit_last; ++unit) {
+    const std::int64_t unit_end = (unit + 1) * job.unit;
+    if (begin < unit * job.unit) begin = unit * job.unit;
+    for (; begin < unit_end; begin += kBlock) {
+      const std::int64_t width = at_most(kBlock, unit_end - begin);
+      if (begin + width <= low || begin >= high) continue;
+      block.unit = unit;
+      block.begin = begin;
+      block.width = static_cast<int>(width);
+      block.first = static_cast<int>(at_least(low - begin, 0));
+      block.last = static_cast<int>(at_most(high - begin, width));
+      return true;
+    }
+  }
+  return false;
+}
+
 template <class Kv>
 void find_keys(const Job& job, Block& block) {
   const cpu::Keys& keys = job.keys;
   const std::int64_t tile_bytes = std::int64_t{job.head_dim} * 16 * static_cast<std::int64_t>(sizeof(typename Kv::Element));
   const std::int64_t first = block.begin + block.first;
   const std::int64_t last = block.begin + block.last;
-  block.tiles.count = 0;
+  TileList& tiles = block.tiles;
+  tiles.count = 0;
+  block.runs = 0;
   for (std::int64_t logical = first / keys.page_size; logical * keys.page_size < last; ++logical) {
     const std::int64_t page_begin = logical * keys.page_size;
     const std::int64_t page_bytes = physical_page(keys, logical) * keys.page_stride;
     // Token range of this page that is needed.
     const int from = static_cast<int>(first > page_begin ? first - page_begin : 0);
     const int to = static_cast<int>(last - page_begin < keys.page_size ? last - page_begin : keys.page_size);
-    for (int tile = from / 16; tile * 16 < to; ++tile) {
-      block.tiles.tile[block.tiles.count] = keys.k + page_bytes + tile * tile_bytes;
-      block.tiles.offset[block.tiles.count] = static_cast<int>(page_begin + tile * 16 - block.begin);
-      ++block.tiles.count;
+    const std::byte* k = keys.k + page_bytes + from / 16 * tile_bytes;
+    block.k_runs[2 * block.runs] = k;
+    for (int tile = from / 16; tile * 16 < to; ++tile, k += tile_bytes) {
+      tiles.tile[tiles.count] = k;
+      tiles.offset[tiles.count] = static_cast<int>(page_begin + tile * 16 - block.begin);
+      ++tiles.count;
     }
+    block.k_runs[2 * block.runs + 1] = k;
     const std::byte* v = keys.v + page_bytes + from * keys.token_stride;
     const std::byte** row = block.v + (page_begin + from - block.begin);
-    for (int token = from; token < to; ++token, v += keys.token_stride) *row++ = v;
+    for (int token = 0; token < to - from; ++token) row[token] = v + token * keys.token_stride;
+    block.v_runs[2 * block.runs] = v;
+    block.v_runs[2 * block.runs + 1] = v + (to - from) * keys.token_stride;
+    ++block.runs;
   }
 }
 
-inline std::int64_t at_least(std::int64_t a, std::int64_t b) { return a < b ? b : a; }
-inline std::int64_t at_most(std::int64_t a, std::int64_t b) { return a > b ? b : a; }
+/// A fetch of `runs` runs that takes at most `calls` calls.
+inline Fetch fetch_runs(const std::byte* const* runs, int count, std::int64_t calls) {
+  Fetch f;
+  if (count == 0) return f;
+  std::int64_t lines = 0;
+  for (int i = 0; i < count; ++i) lines += (runs[2 * i + 1] - runs[2 * i]) / 64;
+  f.line = runs[0];
+  f.end = runs[1];
+  f.next = runs + 2;
+  f.last = runs + 2 * count;
+  f.rate = static_cast<int>((lines + calls - 1) / calls);
+  return f;
+}
 
-/// Fills scratch.first / last and the block's own range; false when no row sees any of its keys.
-inline bool find_visible(const Job& job, std::int64_t end, Scratch& scratch, Block& block) {
-  const std::int64_t width = end - block.begin;
-  std::int64_t block_first = width, block_last = 0;
+/// Fills scratch.first / last.
+inline void find_visible(const Job& job, const Block& block, Scratch& scratch) {
   int entry = 0;
   for (int row = 0; row < job.rows; ++row) {
     const std::int64_t position = job.position + row;
-    const std::int64_t low = job.window > 0 ? position - job.window + 1 : 0;
-    const std::int64_t first = at_most(at_least(low - block.begin, 0), width);
-    const std::int64_t last = at_least(at_most(position + 1 - block.begin, width), first);
-    if (first < last) {
-      block_first = at_most(block_first, first);
-      block_last = at_least(block_last, last);
-    }
+    const std::int64_t first = at_most(at_least(first_key(job, position) - block.begin, 0), block.width);
+    const std::int64_t last = at_least(at_most(position + 1 - block.begin, block.width), first);
     for (int g = 0; g < job.group; ++g, ++entry) {
       scratch.first[entry] = static_cast<int>(first);
       scratch.last[entry] = static_cast<int>(last);
     }
   }
-  block.first = static_cast<int>(block_first);
-  block.last = static_cast<int>(block_last);
-  return block_first < block_last;
 }
 
 /// Turns the scores of one row's visible keys into weights, zero elsewhere in the Vecs that hold them, and updates
@@ -130,32 +176,6 @@ inline void weigh_row(const Job& job, int entry, Scratch& scratch, float* o) {
   store(sums, total);
 }
 
-/// The weighted sum of V for entries [entry, entry + rows): first what only some of them see before the keys that all
-/// see, row by row, then those, then the rest.
-template <class Kv>
-void add_values(const Job& job, const Scratch& scratch, const Block& block, int entry, int rows, float* const* o) {
-  int all_first = 0, all_last = kBlock;
-  for (int r = 0; r < rows; ++r) {
-    if (scratch.first[entry + r] > all_first) all_first = scratch.first[entry + r];
-    if (scratch.last[entry + r] < all_last) all_last = scratch.last[entry + r];
-  }
-  if (all_first > all_last) all_last = all_first;
-  const float* weights = scratch.scores + 16 + entry * cpu::kScoreStride;
-  for (int r = 0; r < rows; ++r) {
-    const int last = smaller(scratch.last[entry + r], all_first);
-    if (scratch.first[entry + r] < last) {
-      output_rows<Kv>(1, weights + r * cpu::kScoreStride, block.v, scratch.first[entry + r], last, job.head_dim, o + r);
-    }
-  }
-  if (all_first < all_last) output_rows<Kv>(rows, weights, block.v, all_first, all_last, job.head_dim, o);
-  for (int r = 0; r < rows; ++r) {
-    const int first = scratch.first[entry + r] > all_last ? scratch.first[entry + r] : all_last;
-    if (first < scratch.last[entry + r]) {
-      output_rows<Kv>(1, weights + r * cpu::kScoreStride, block.v, first, scratch.last[entry + r], job.head_dim, o + r);
-    }
-  }
-}
-
 /// Entries [begin, end) in register tiles of equal size, at most `most`: f(entry, rows).
 template <class F>
 void each_tile(int count, int most, F f) {
@@ -166,9 +186,56 @@ void each_tile(int count, int most, F f) {
   }
 }
 
+/// Dims [dim, dim_end) of the weighted sum of V for entries [entry, entry + rows): first what only some of them see
+/// before the keys that all see, row by row, then those, then the rest.
 template <class Kv>
-void reduce_block(const Job& job, Scratch& scratch, const Block& block, float* const* o) {
+void add_values(const Scratch& scratch, const Block& block, int entry, int rows, int dim, int dim_end, Fetch& ahead,
+                float* const* o) {
+  int all_first = 0, all_last = kBlock;
+  for (int r = 0; r < rows; ++r) {
+    if (scratch.first[entry + r] > all_first) all_first = scratch.first[entry + r];
+    if (scratch.last[entry + r] < all_last) all_last = scratch.last[entry + r];
+  }
+  if (all_first > all_last) all_last = all_first;
+  const float* weights = scratch.scores + 16 + entry * cpu::kScoreStride;
+  bool fresh[kOutputRows];
+  int fresh_rows = 0;
+  for (int r = 0; r < rows; ++r) {
+    fresh[r] = !scratch.started[entry + r];
+    const int first = scratch.first[entry + r];
+    const int last = smaller(scratch.last[entry + r], all_first);
+    if (first < last) {
+      output_rows<Kv>(1, weights + r * cpu::kScoreStride, block.v, first, last, dim, dim_end, fresh[r], ahead,
+                      o + r);
+      fresh[r] = false;
+    }
+    if (fresh[r]) ++fresh_rows;
+  }
+  if (all_first < all_last) {
+    if (fresh_rows < rows) {
+      for (int r = 0; r < rows; ++r) {
+        for (int d = dim; fresh[r] && d < dim_end; d += 16) store(o[r] + d, zero());
+      }
+    }
+    output_rows<Kv>(rows, weights, block.v, all_first, all_last, dim, dim_end, fresh_rows == rows, ahead, o);
+  }
+  for (int r = 0; r < rows; ++r) {
+    const int first = scratch.first[entry + r] > all_last ? scratch.first[entry + r] : all_last;
+    if (first < scratch.last[entry + r]) {
+      output_rows<Kv>(1, weights + r * cpu::kScoreStride, block.v, first, scratch.last[entry + r], dim, dim_end,
+                      fresh[r] && all_first == all_last, ahead, o + r);
+    }
+  }
+}
+
+template <class Kv>
+void reduce_block(const Job& job, Scratch& scratch, const Block& block, const Block* next, float* const* o) {
   const int entries = job.rows * job.group;
+  find_visible(job, block, scratch);
+  const int score_row_tiles = (entries + kScoreRows - 1) / kScoreRows;
+  const int group_size = score_tiles((entries + score_row_tiles - 1) / score_row_tiles);
+  const int groups = (block.tiles.count + group_size - 1) / group_size;
+  Fetch ahead = fetch_runs(block.v_runs, block.runs, std::int64_t{score_row_tiles} * groups * (job.head_dim / 2));
   each_tile(entries, kScoreRows, [&](int entry, int rows) {
     int first = kBlock, last = 0;
     for (int r = 0; r < rows; ++r) {
@@ -179,33 +246,46 @@ void reduce_block(const Job& job, Scratch& scratch, const Block& block, float* c
     int begin = 0, end = block.tiles.count;
     while (begin < end && block.tiles.offset[begin] + 16 <= first) ++begin;
     while (begin < end && block.tiles.offset[end - 1] >= last) --end;
-    score_rows<Kv>(rows, scratch.q + entry * cpu::kRowStride, block.tiles, begin, end, job.head_dim,
+    score_rows<Kv>(rows, scratch.q + entry * cpu::kRowStride, block.tiles, begin, end, job.head_dim, ahead,
                    scratch.scores + 16 + entry * cpu::kScoreStride);
   });
   for (int entry = 0; entry < entries; ++entry) {
     if (scratch.first[entry] < scratch.last[entry]) weigh_row(job, entry, scratch, o[entry]);
   }
-  each_tile(entries, kOutputRows,
-            [&](int entry, int rows) { add_values<Kv>(job, scratch, block, entry, rows, o + entry); });
+  const int output_row_tiles = (entries + kOutputRows - 1) / kOutputRows;
+  const int pairs = output_pairs((entries + output_row_tiles - 1) / output_row_tiles);
+  const int passes = (job.head_dim + 32 * pairs - 1) / (32 * pairs);
+  if (next != nullptr) {
+    ahead = fetch_runs(next->k_runs, next->runs, std::int64_t{output_row_tiles} * passes * (block.last - block.first));
+  } else {
+    ahead = Fetch{};
+  }
+  // A strip of V goes through all rows before the next one, while it is in the nearest cache.
+  for (int dim = 0; dim < job.head_dim; dim += kStrip) {
+    const int dim_end = smaller(dim + kStrip, job.head_dim);
+    each_tile(entries, kOutputRows, [&](int entry, int rows) {
+      add_values<Kv>(scratch, block, entry, rows, dim, dim_end, ahead, o + entry);
+    });
+  }
+  for (int entry = 0; entry < entries; ++entry) {
+    if (scratch.first[entry] < scratch.last[entry]) scratch.started[entry] = true;
+  }
 }
 
-/// One unit of all rows from a fresh state: scratch.m, scratch.l and o[entry].
-template <class Kv>
-void reduce_unit(const Job& job, std::int64_t unit, Scratch& scratch, float* const* o) {
-  const int entries = job.rows * job.group;
-  for (int entry = 0; entry < entries; ++entry) {
+inline void start_unit(const Job& job, Scratch& scratch) {
+  for (int entry = 0; entry < job.rows * job.group; ++entry) {
     scratch.m[entry] = -__builtin_inff();
+    scratch.started[entry] = false;
     store(scratch.sums + entry * 16, zero());
-    for (int d = 0; d < job.head_dim; d += 16) store(o[entry] + d, zero());
   }
-  const std::int64_t unit_end = (unit + 1) * job.unit;
-  Block block;
-  for (block.begin = unit * job.unit; block.begin < unit_end; block.begin += kBlock) {
-    if (!find_visible(job, at_most(block.begin + kBlock, unit_end), scratch, block)) continue;
-    find_keys<Kv>(job, block);
-    reduce_block<Kv>(job, scratch, block, o);
+}
+
+/// A unit's partials are complete in scratch.m, scratch.l and o[entry]; empty ones are (-inf, 0, 0).
+inline void end_unit(const Job& job, Scratch& scratch, float* const* o) {
+  for (int entry = 0; entry < job.rows * job.group; ++entry) {
+    scratch.l[entry] = sum(load(scratch.sums + entry * 16));
+    for (int d = 0; !scratch.started[entry] && d < job.head_dim; d += 16) store(o[entry] + d, zero());
   }
-  for (int entry = 0; entry < entries; ++entry) scratch.l[entry] = sum(load(scratch.sums + entry * 16));
 }
 
 template <class Kv>
@@ -217,6 +297,11 @@ void run(const Job& job, Scratch& scratch) {
     float* scaled = scratch.q + entry * cpu::kRowStride;
     for (int d = 0; d < job.head_dim; d += 16) store(scaled + d, mul(load(q + d), set(job.scale)));
   }
+  Block blocks[2];
+  Block* block = &blocks[0];
+  Block* next = &blocks[1];
+  bool more = next_block(job, job.unit_first, 0, *block);
+  if (more) find_keys<Kv>(job, *block);
   float* o[cpu::kMaxRows];
   for (std::int64_t unit = job.unit_first; unit < job.unit_last; ++unit) {
     const bool start = !job.fold || unit == job.unit_first;  // the unit's partial is the result's first value
@@ -230,7 +315,16 @@ void run(const Job& job, Scratch& scratch) {
     for (int entry = 0; entry < entries; ++entry) {
       o[entry] = start ? result_of(entry) : scratch.o + entry * cpu::kRowStride;
     }
-    reduce_unit<Kv>(job, unit, scratch, o);
+    start_unit(job, scratch);
+    while (more && block->unit == unit) {
+      more = next_block(job, unit, block->begin + block->width, *next);
+      if (more) find_keys<Kv>(job, *next);
+      reduce_block<Kv>(job, scratch, *block, more ? next : nullptr, o);
+      Block* done = block;
+      block = next;
+      next = done;
+    }
+    end_unit(job, scratch, o);
     for (int entry = 0; entry < entries; ++entry) {
       if (start) {
         m[entry] = scratch.m[entry];

@@ -82,7 +82,7 @@ inline void store_interleaved(float* p, Vec a, Vec b) {
   store(p, _mm512_permutex2var_ps(a, low, b));
   store(p + 16, _mm512_permutex2var_ps(a, high, b));
 }
-inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
 #elif defined(ISA_avx2)
 
@@ -172,7 +172,7 @@ inline void store_interleaved(float* p, Vec x, Vec y) {
   store_interleaved_half(p, x.a, y.a);
   store_interleaved_half(p + 16, x.b, y.b);
 }
-inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
 #elif defined(ISA_neon)
 
