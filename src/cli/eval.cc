@@ -63,33 +63,25 @@ Status eval_command(int argc, const char* const* argv) {
       return Error{recorded.error().code, fmt::format("'{}': {}", reference, recorded.error().message)};
     }
   }
-  const Result<std::unique_ptr<engine::Runtime>> runtime =
-      engine::Runtime::load({model, threads, progress_bar("loading", quiet), false});
-  if (!runtime.ok()) return runtime.error();
-  Result<std::unique_ptr<engine::Runtime>> exact = std::unique_ptr<engine::Runtime>();
-  if (against_float) {
-    exact = engine::Runtime::load({model, threads, progress_bar("loading f32", quiet), true});
-    if (!exact.ok()) return exact.error();
-  }
-  Result<std::vector<std::int32_t>> tokens = (*runtime)->tokenizer->encode_prompt(*text, false);
-  if (!reference.empty()) tokens = lab::recorded_tokens(*recorded);
-  if (!tokens.ok()) return Error{tokens.error().code, fmt::format("'{}': {}", reference, tokens.error().message)};
   lab::EvaluateOptions options;
-  options.kv = parse_kv(kv).value();
+  options.text = *text;
   options.recorded = reference.empty() ? nullptr : &*recorded;
-  options.float_reference = exact->get();
+  options.against_float = against_float;
+  options.kv = parse_kv(kv).value();
+  options.threads = threads;
+  options.load_progress = progress_bar("loading", quiet);
   options.progress = progress_bar("evaluating", quiet);
-  Result<core::Json> result = lab::evaluate(**runtime, *tokens, options);
+  Result<core::Json> result = lab::evaluate(model, options);
   if (!result.ok()) return result.error();
   if (!quiet && json != "-") {
     double perplexity = 0;
     static_cast<void>(result->find("perplexity")->as_double(perplexity));
-    fmt::print("{} tokens, perplexity {:.3f}\n", tokens->size(), perplexity);
+    fmt::print("{} positions, perplexity {:.3f}\n", *result->find("positions")->as_int(), perplexity);
     print_comparison("recorded", result->find("recorded"));
     print_comparison("float reference", result->find("float_reference"));
   }
   result->set("settings", core::Json::object().set("model", model).set("kv", kv).set("reference", reference)
-                              .set("text_file", text_file).set("threads", (*runtime)->pool->threads()));
+                              .set("text_file", text_file).set("threads", threads));
   result->set("machine", core::machine_json()).set("build", core::build_json());
   return write_json(json, *result);
 }

@@ -8,7 +8,6 @@
 #include "cli/terminal.h"
 #include "core/build.h"
 #include "core/file.h"
-#include "engine/runtime.h"
 #include "lab/ladder.h"
 
 namespace segue::cli {
@@ -72,18 +71,17 @@ Status ladder_command(int argc, const char* const* argv) {
   if (Status status = check_writable(json); !status.ok()) return status;
   const std::atomic<bool>& stop = interrupted();
   options.cancelled = [&stop] { return stop.load(); };
-  const Result<std::unique_ptr<engine::Runtime>> runtime =
-      engine::Runtime::load({model, threads, progress_bar("loading", quiet), false});
-  if (!runtime.ok()) return runtime.error();
+  options.threads = threads;
+  options.load_progress = progress_bar("loading", quiet);
   options.progress = progress_bar("measuring", quiet);
-  Result<core::Json> ladder = lab::run_ladder(**runtime, options);
+  Result<core::Json> ladder = lab::run_ladder(model, options);
   if (!ladder.ok()) return ladder.error();
   if (!quiet && json != "-") fmt::print("{}", lab::ladder_table(*ladder));
   core::Json settings = core::Json::object();
   settings.set("model", model).set("depths", depths).set("spec", specs).set("policies", policies)
       .set("rounds", options.rounds).set("tokens", options.tokens).set("prompt_file", prompt_file)
       .set("synthetic_acceptance", options.synthetic_acceptance).set("kv", kv).set("page_size", options.page_size)
-      .set("prefill_chunk", options.prefill_chunk).set("threads", (*runtime)->pool->threads());
+      .set("prefill_chunk", options.prefill_chunk).set("threads", threads);
   ladder->set("settings", std::move(settings)).set("machine", core::machine_json()).set("build", core::build_json());
   return write_json(json, *ladder);
 }

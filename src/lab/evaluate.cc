@@ -8,8 +8,10 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "engine/runtime.h"
 #include "kv/cache.h"
 
 namespace segue::lab {
@@ -147,8 +149,6 @@ class Recorded {
   const core::Json::Array& logprobs_;
 };
 
-}  // namespace
-
 Result<std::vector<std::int32_t>> recorded_tokens(const core::Json& recorded) {
   const core::Json* tokens = recorded.find("tokens");
   std::vector<std::int32_t> out;
@@ -163,8 +163,8 @@ Result<std::vector<std::int32_t>> recorded_tokens(const core::Json& recorded) {
   return Error{ErrorCode::kInvalidFile, "the recorded reference needs 'tokens', an array of token ids"};
 }
 
-Result<core::Json> evaluate(engine::Runtime& runtime, std::span<const std::int32_t> tokens,
-                            const EvaluateOptions& options) {
+Result<core::Json> compare(engine::Runtime& runtime, engine::Runtime* exact_runtime,
+                           std::span<const std::int32_t> tokens, const EvaluateOptions& options) {
   const std::int64_t vocab = runtime.model->config().vocab;
   const auto count = static_cast<std::int64_t>(tokens.size());
   if (count < 2) return Error{ErrorCode::kUsage, fmt::format("the text has {} tokens; at least 2 are needed", count)};
@@ -178,8 +178,8 @@ Result<core::Json> evaluate(engine::Runtime& runtime, std::span<const std::int32
   Result<Stepper> model = Stepper::create(runtime, options.kv, count);
   if (!model.ok()) return model.error();
   std::optional<Stepper> reference;
-  if (options.float_reference != nullptr) {
-    Result<Stepper> stepper = Stepper::create(*options.float_reference, KvType::kF32, count);
+  if (exact_runtime != nullptr) {
+    Result<Stepper> stepper = Stepper::create(*exact_runtime, KvType::kF32, count);
     if (!stepper.ok()) return stepper.error();
     reference.emplace(std::move(stepper).value());
   }
@@ -221,6 +221,23 @@ Result<core::Json> evaluate(engine::Runtime& runtime, std::span<const std::int32
   if (recorded) json.set("recorded", to_recorded.json());
   if (reference) json.set("float_reference", to_float.json());
   return json;
+}
+
+}  // namespace
+
+Result<core::Json> evaluate(const std::string& path, const EvaluateOptions& options) {
+  const Result<std::unique_ptr<engine::Runtime>> runtime =
+      engine::Runtime::load({path, options.threads, options.load_progress, false});
+  if (!runtime.ok()) return runtime.error();
+  Result<std::unique_ptr<engine::Runtime>> exact = std::unique_ptr<engine::Runtime>();
+  if (options.against_float) {
+    exact = engine::Runtime::load({path, options.threads, options.load_progress, true});
+    if (!exact.ok()) return exact.error();
+  }
+  Result<std::vector<std::int32_t>> tokens = (*runtime)->tokenizer->encode_prompt(options.text, false);
+  if (options.recorded != nullptr) tokens = recorded_tokens(*options.recorded);
+  if (!tokens.ok()) return tokens.error();
+  return compare(**runtime, exact->get(), *tokens, options);
 }
 
 }  // namespace segue::lab

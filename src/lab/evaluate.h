@@ -5,29 +5,27 @@
 
 #include <cstdint>
 #include <functional>
-#include <span>
+#include <string>
 
 #include "core/json.h"
-#include "engine/runtime.h"
 #include "segue/error.h"
 #include "segue/types.h"
 
 namespace segue::lab {
 
 struct EvaluateOptions {
+  std::string text;                         // or the tokens of `recorded`
+  const core::Json* recorded = nullptr;     // tests/golden/logits: tokens, top_ids, top_logprobs per position
+  bool against_float = false;               // compare with the same file in f32 (4 bytes per weight)
   KvType kv = KvType::kBF16;
-  const core::Json* recorded = nullptr;     // tests/golden/logits: log_sum_exp, top_ids, top_logprobs per position
-  engine::Runtime* float_reference = nullptr;
+  int threads = 0;                          // 0: all CPUs of this process
+  std::function<void(double fraction)> load_progress;
   std::function<void(double fraction)> progress;
 };
 
-/// {positions, perplexity, mean_logprob, recorded: {top1_agreement, mean_kl, max_kl}, float_reference: {the same}}.
-/// Position i predicts token i + 1; KL is that of the reference from this model, over the recorded tokens and one
-/// bucket for the rest, or over the whole vocabulary for the float reference.
-Result<core::Json> evaluate(engine::Runtime& runtime, std::span<const std::int32_t> tokens,
-                            const EvaluateOptions& options);
-
-/// The tokens that a recorded reference was made from.
-Result<std::vector<std::int32_t>> recorded_tokens(const core::Json& recorded);
+/// {positions, perplexity, mean_logprob, recorded: {top1_agreement, mean_kl, max_kl}, float_reference: {the same}} of
+/// the model file at `path`. Position i predicts token i + 1; KL is that of the reference from this model, over the
+/// recorded tokens and one bucket for the rest, or over the whole vocabulary for the float reference.
+Result<core::Json> evaluate(const std::string& path, const EvaluateOptions& options);
 
 }  // namespace segue::lab

@@ -290,7 +290,7 @@ Result<core::Json> Ladder::run() {
   }
   if (options_.progress) options_.progress(1.0);
   core::Json json = core::Json::object();
-  return json.set("rows", std::move(rows));
+  return json.set("rows", std::move(rows)).set("threads", runtime_.pool->threads());
 }
 
 }  // namespace
@@ -308,8 +308,11 @@ Result<LadderSpec> parse_ladder_spec(const std::string& text) {
                fmt::format("spec '{}' is not allowed; allowed: off, auto, ngram:1 to ngram:{}", text, kMaxK)};
 }
 
-Result<core::Json> run_ladder(engine::Runtime& runtime, LadderOptions options) {
-  return Ladder(runtime, std::move(options)).run();
+Result<core::Json> run_ladder(const std::string& path, LadderOptions options) {
+  const Result<std::unique_ptr<engine::Runtime>> runtime =
+      engine::Runtime::load({path, options.threads, options.load_progress, false});
+  if (!runtime.ok()) return runtime.error();
+  return Ladder(**runtime, std::move(options)).run();
 }
 
 std::string ladder_table(const core::Json& ladder) {

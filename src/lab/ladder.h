@@ -11,7 +11,6 @@
 
 #include "attention/policy.h"
 #include "core/json.h"
-#include "engine/runtime.h"
 #include "segue/error.h"
 #include "segue/types.h"
 
@@ -38,13 +37,15 @@ struct LadderOptions {
   KvType kv = KvType::kBF16;
   int page_size = 0;
   int prefill_chunk = 512;
+  int threads = 0;                             // 0: all CPUs of this process
+  std::function<void(double fraction)> load_progress;
   std::function<void(double fraction)> progress;
   std::function<bool()> cancelled;             // asked between slices
 };
 
-/// {rows: [...]}, as `segue ladder` documents it. `off` is added to the specs when missing: ratios need it.
+/// {rows: [...], threads}, as `segue ladder` documents it, on the model file at `path`. `off` is added to the specs when missing: ratios need it.
 /// kTooLong when a depth does not fit the model's context, kCancelled when interrupted.
-Result<core::Json> run_ladder(engine::Runtime& runtime, LadderOptions options);
+Result<core::Json> run_ladder(const std::string& path, LadderOptions options);
 
 /// The rows as a table for people.
 std::string ladder_table(const core::Json& ladder);

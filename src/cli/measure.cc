@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// segue sweep, exactness, explain and kernels: the lab's view of attention, without a model's weights.
+#include <fmt/format.h>
+
+#include "cli/args.h"
+#include "cli/commands.h"
+#include "cli/generation.h"
+#include "cli/terminal.h"
+#include "core/build.h"
+#include "lab/exactness.h"
+#include "lab/explain.h"
+#include "lab/model_shapes.h"
+#include "lab/sweep.h"
+
+namespace segue::cli {
+namespace {
+
+constexpr std::string_view kPolicies = "segue, stock, pr45450, pr47520, batch_invariant, whole, segmented";
+
+/// Flags that all of them have.
+struct CommonFlags {
+  std::string json;
+  int threads = 0;
+  bool quiet = false;
+
+  void declare(Args& args) {
+    args.integer("--threads", threads, 0, 1024, "threads; 0: all CPUs of this process")
+        .text("--json", json, "write the result to this file (-: standard output)")
+        .flag("-q,--quiet", quiet, "no table, no progress");
+  }
+};
+
+std::function<bool()> stop_on_interrupt() {
+  const std::atomic<bool>& stop = interrupted();
+  return [&stop] { return stop.load(); };
+}
+
+Status finish(const CommonFlags& flags, core::Json document, core::Json settings, const std::string& table) {
+  if (!flags.quiet && flags.json != "-") fmt::print("{}", table);
+  document.set("settings", std::move(settings)).set("machine", core::machine_json()).set("build", core::build_json());
+  return write_json(flags.json, document);
+}
+
+}  // namespace
+
+Status sweep_command(int argc, const char* const* argv) {
+  CommonFlags flags;
+  std::vector<std::string> shapes;
+  std::vector<std::int64_t> rows{1, 2, 4, 8};
+  std::vector<std::string> policies{"segue", "stock", "whole"};
+  std::string device = "cpu";
+  std::string kv = "bf16";
+  std::string cache = "cold";
+  lab::SweepOptions options;
+  options.depths = {1024, 4096, 16384};
+  Args args("sweep", "Time attention alone: shapes x depths x rows x policies. Depth is kv_len here.",
+            {"segue sweep --shape 4,1,256 --depths 16384 --rows 1,2,4,8 --cache warm",
+             "segue sweep --shape gemma-4-31b-global --policies segue,stock --json sweep.json"});
+  args.texts("--shape", shapes, "Q_HEADS,KV_HEADS,HEAD_DIM[,WINDOW] or the name of a published shape; may repeat")
+      .integers("--depths", options.depths, 1, std::int64_t{1} << 24, "keys that the last row sees")
+      .integers("--rows", rows, 1, 4096, "query rows")
+      .list("--policies", policies, kPolicies)
+      .choice("--device", device, {"cpu"}, "where to run")
+      .integer("--page-size", options.page_size, 8, 1 << 20, "tokens of a KV page, a multiple of 8")
+      .choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
+      .choice("--cache", cache, {"cold", "warm"}, "cold: every call reads another copy of the cache")
+      .integer("--rounds", options.rounds, 3, 1000, "samples of a cell")
+      .text("--kernel", options.kernel, "force an attention kernel (see segue kernels)");
+  flags.declare(args);
+  const Result<bool> parsed = args.parse(argc, argv);
+  if (!parsed.ok()) return parsed.error();
+  if (!*parsed) return {};
+  if (shapes.empty()) return Error{ErrorCode::kUsage, "--shape is needed (see segue sweep --help)"};
+  for (const std::string& text : shapes) {
+    const Result<lab::NamedShape> shape = lab::parse_shape(text);
+    if (!shape.ok()) return shape.error();
+    options.shapes.push_back(*shape);
+  }
+  for (const std::string& text : policies) {
+    const Result<attention::Policy> policy = attention::parse_policy(text);
+    if (!policy.ok()) return policy.error();
+    options.policies.push_back(*policy);
+  }
+  options.rows.assign(rows.begin(), rows.end());
+  options.kv = parse_kv(kv).value();
+  options.cache = cache == "cold" ? lab::CacheState::kCold : lab::CacheState::kWarm;
+  options.threads = flags.threads;
+  options.progress = progress_bar("measuring", flags.quiet);
+  options.cancelled = stop_on_interrupt();
+  if (Status status = check_writable(flags.json); !status.ok()) return status;
+  Result<core::Json> sweep = lab::run_sweep(options);
+  if (!sweep.ok()) return sweep.error();
+  core::Json settings = core::Json::object();
+  settings.set("shapes", shapes).set("depths", options.depths).set("rows", rows).set("policies", policies)
+      .set("device", device).set("page_size", options.page_size).set("kv", kv).set("cache", cache)
+      .set("rounds", options.rounds).set("kernel", options.kernel).set("threads", flags.threads);
+  const std::string table = lab::sweep_table(*sweep);
+  return finish(flags, std::move(sweep).value(), std::move(settings), table);
+}
+
+Status exactness_command(int argc, const char* const* argv) {
+  CommonFlags flags;
+  std::string kv = "bf16";
+  lab::ExactnessOptions options;
+  Args args("exactness", "Check that attention gives the same bytes however the work is arranged.",
+            {"segue exactness", "segue exactness --kernel cpu.portable.bf16 --json exactness.json"});
+  args.choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
+      .text("--kernel", options.kernel, "the kernel to check; empty: the first of the table");
+  flags.declare(args);
+  const Result<bool> parsed = args.parse(argc, argv);
+  if (!parsed.ok()) return parsed.error();
+  if (!*parsed) return {};
+  if (Status status = check_writable(flags.json); !status.ok()) return status;
+  options.kv = parse_kv(kv).value();
+  options.threads = flags.threads;
+  options.progress = progress_bar("checking", flags.quiet);
+  options.cancelled = stop_on_interrupt();
+  Result<core::Json> exactness = lab::run_exactness(options);
+  if (!exactness.ok()) return exactness.error();
+  const bool* ok = exactness->find("ok")->as_bool();
+  const bool good = ok != nullptr && *ok;
+  core::Json settings = core::Json::object();
+  settings.set("kv", kv).set("kernel", options.kernel).set("threads", flags.threads);
+  const std::string table = lab::exactness_table(*exactness);
+  if (Status status = finish(flags, std::move(exactness).value(), std::move(settings), table); !status.ok()) {
+    return status;
+  }
+  if (!good) return Error{ErrorCode::kUnsupported, "at least one case is not exact; the table says which"};
+  return {};
+}
+
+Status explain_command(int argc, const char* const* argv) {
+  CommonFlags flags;
+  std::string model;
+  std::string shape;
+  std::string policy = "segue";
+  lab::ExplainOptions options;
+  Args args("explain", "Which path a step takes, on how many workgroups, and why; nothing is run.",
+            {"segue explain --shape 16,8,256 --policy stock --rows 2 --depth 32768",
+             "segue explain -m model.gguf --depth 16384 --rows 5",
+             "segue explain --shape 16,8,256 --policy pr45450 --decode-rows 2 --rows 2"});
+  args.text("-m,--model", model, "explain every kind of layer of this model file (GGUF)")
+      .text("--shape", shape, "Q_HEADS,KV_HEADS,HEAD_DIM[,WINDOW] or the name of a published shape")
+      .integer("--depth", options.depth, 0, std::int64_t{1} << 24, "keys in the cache before the step")
+      .integer("--rows", options.rows, 1, 4096, "query rows of each sequence")
+      .integer("--batch", options.batch, 1, 4096, "sequences")
+      .integer("--decode-rows", options.decode_rows, 1, 64, "1 + k that the engine was started with")
+      .text("--policy", policy, kPolicies)
+      .integer("--workgroups", options.workgroups, 0, 1 << 20, "workgroups that the device runs at once; 0: this CPU's")
+      .text("--kernel", options.kernel, "force an attention kernel (see segue kernels)");
+  flags.declare(args);
+  const Result<bool> parsed = args.parse(argc, argv);
+  if (!parsed.ok()) return parsed.error();
+  if (!*parsed) return {};
+  if (model.empty() == shape.empty()) return Error{ErrorCode::kUsage, "exactly one of -m FILE and --shape is needed"};
+  const Result<attention::Policy> chosen = attention::parse_policy(policy);
+  if (!chosen.ok()) return chosen.error();
+  if (Status status = check_writable(flags.json); !status.ok()) return status;
+  options.policy = *chosen;
+  options.threads = flags.threads;
+  std::vector<lab::NamedShape> shapes;
+  if (model.empty()) {
+    const Result<lab::NamedShape> one = lab::parse_shape(shape);
+    if (!one.ok()) return one.error();
+    shapes.push_back(*one);
+  } else {
+    Result<std::vector<lab::NamedShape>> all = lab::model_shapes(model);
+    if (!all.ok()) return all.error();
+    shapes = std::move(all).value();
+  }
+  core::Json groups = core::Json::array();
+  std::string text;
+  for (const lab::NamedShape& one : shapes) {
+    options.shape = one;
+    Result<core::Json> json = lab::explain(options);
+    if (!json.ok()) return json.error();
+    const Result<std::string> words = lab::explain_text(options);
+    if (!words.ok()) return words.error();
+    text += (text.empty() ? "" : "\n") + *words;
+    groups.push(std::move(json).value());
+  }
+  core::Json document = core::Json::object();
+  if (model.empty()) {
+    document = (*groups.as_array())[0];
+  } else {
+    document.set("groups", std::move(groups));
+  }
+  core::Json settings = core::Json::object();
+  settings.set("model", model).set("shape", shape).set("depth", options.depth).set("rows", options.rows)
+      .set("batch", options.batch).set("decode_rows", options.decode_rows).set("policy", policy)
+      .set("workgroups", options.workgroups).set("kernel", options.kernel);
+  return finish(flags, std::move(document), std::move(settings), text);
+}
+
+Status kernels_command(int argc, const char* const* argv) {
+  CommonFlags flags;
+  Args args("kernels", "List the attention kernels of this build, best first.", {"segue kernels", "segue kernels --json -"});
+  flags.declare(args);
+  const Result<bool> parsed = args.parse(argc, argv);
+  if (!parsed.ok()) return parsed.error();
+  if (!*parsed) return {};
+  return finish(flags, lab::kernels_json(), core::Json::object(), lab::kernels_table());
+}
+
+}  // namespace segue::cli
