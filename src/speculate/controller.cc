@@ -215,12 +215,14 @@ void Controller::decide(std::span<const DraftOffer> offers, std::span<Decision> 
     probe = better != nullptr;
     if (probe) probe_token_us_ = 1 / best.rate();
     chosen = probe ? *better : best;
+    last_choices_ = std::move(choices);
   }
-  probing_ = probe;
+  probing_ = last_was_probe_ = probe;
   for (std::size_t i = 0; i < offers.size(); ++i) {
     decisions[i] = {chosen.drafts[i], probe};
     if (!probe) sequences_[offers[i].sequence].last_draft = chosen.drafts[i];
   }
+  last_chosen_ = std::move(chosen);
 }
 
 /// A probe costs the time that it took, less the time in which its tokens would have come anyway.
@@ -302,6 +304,69 @@ std::optional<double> Controller::break_even_acceptance(int k, std::int64_t dept
   return high;
 }
 
-core::Json Controller::explain() const { return core::Json::object(); }
+core::Json Controller::describe(const Choice& choice) const {
+  core::Json json = core::Json::object();
+  constexpr std::size_t kShown = 16;   // sequences
+  const auto end = choice.drafts.begin() + static_cast<std::ptrdiff_t>(std::min(kShown, choice.drafts.size()));
+  json.set("k", std::vector<int>(choice.drafts.begin(), end));
+  json.set("expected_tokens", choice.tokens);
+  json.set("expected_us", choice.us);
+  json.set("error_us", costs_.step(choice.shape).error_us);
+  json.set("tokens_per_s", 1e6 * choice.rate());
+  return json;
+}
+
+core::Json Controller::explain() const {
+  core::Json json = core::Json::object();
+  json.set("steps", steps_);
+  json.set("measured", costs_.measured());
+  json.set("step_noise", costs_.noise());
+  json.set("rejected_times", costs_.rejected());
+  json.set("probes", probes_);
+  json.set("probe_loss_s", probe_loss_us_ * 1e-6);
+  json.set("probe_budget_steps", budget_steps_);
+  const StepShape& last = last_chosen_.shape;
+  const std::int64_t depth = last.batch > 0 ? static_cast<std::int64_t>(last.depth / last.batch) : 0;
+  json.set("depth", depth);
+  core::Json costs = core::Json::array();
+  for (int k = 0; costs_.measured() && k <= options_.max_draft; ++k) {
+    StepShape shape;
+    shape.add({depth, 1 + k});
+    const Estimate step = costs_.step(shape);
+    core::Json cost = core::Json::object();
+    cost.set("k", k);
+    cost.set("step_us", step.us);
+    cost.set("error_us", step.error_us);
+    cost.set("draft_us", costs_.draft(k, depth).us);
+    const auto even = k > 0 ? break_even_acceptance(k, depth) : std::nullopt;
+    cost.set("break_even_acceptance", even ? core::Json(*even) : core::Json());
+    costs.push(std::move(cost));
+  }
+  json.set("costs", std::move(costs));
+  core::Json acceptance = core::Json::array();
+  for (int grade = 0; grade < kDraftGrades; ++grade) {
+    std::vector<double> mean;
+    std::vector<double> error;
+    for (const AcceptanceEstimate& p : SequenceAcceptance().curve(grade, shared_)) {
+      if (mean.size() == static_cast<std::size_t>(options_.max_draft)) break;
+      mean.push_back(p.mean);
+      error.push_back(p.error);
+    }
+    core::Json estimate = core::Json::object();
+    estimate.set("grade", grade);
+    estimate.set("mean_per_position", mean);
+    estimate.set("error_per_position", error);
+    acceptance.push(std::move(estimate));
+  }
+  json.set("acceptance", std::move(acceptance));
+  core::Json decision = core::Json::object();
+  decision.set("probe", last_was_probe_);
+  decision.set("chosen", describe(last_chosen_));
+  core::Json choices = core::Json::array();
+  for (const Choice& choice : last_choices_) choices.push(describe(choice));
+  decision.set("choices", std::move(choices));
+  json.set("last_decision", std::move(decision));
+  return json;
+}
 
 }  // namespace segue::speculate

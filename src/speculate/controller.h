@@ -102,7 +102,7 @@ class Controller {
     StepShape shape;
     double tokens = 0;
     double us = 0;
-    double rate() const { return tokens / us; }
+    double rate() const { return us > 0 ? tokens / us : 0; }
   };
 
   std::vector<Member> members_of(std::span<const DraftOffer> offers);
@@ -115,6 +115,7 @@ class Controller {
   bool proven(const std::vector<Member>& members, const Choice& choice, const Choice& off) const;
   std::size_t best_proven(const std::vector<Member>& members, const std::vector<Choice>& choices) const;
   void settle_probe();
+  core::Json describe(const Choice& choice) const;
 
   ControllerOptions options_;
   CostModel costs_;
@@ -133,7 +134,9 @@ class Controller {
   std::int64_t probes_ = 0;
   double probe_loss_us_ = 0;
   double total_us_ = 0;
-  core::Json last_decision_;
+  Choice last_chosen_;
+  std::vector<Choice> last_choices_;
+  bool last_was_probe_ = false;
 };
 
 }  // namespace segue::speculate

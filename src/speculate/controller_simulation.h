@@ -72,7 +72,8 @@ struct Outcome {
   int steps = 0;
   int switches = 0;   // changes of k between steps that were not probes
   int probes = 0;
-  std::vector<int> drafts;   // [steps]
+  std::int64_t drafted_tokens = 0;   // of steps with drafts
+  std::vector<int> drafts;           // [steps]
   double rate() const { return static_cast<double>(tokens) / ms; }
 };
 
@@ -134,6 +135,7 @@ inline Outcome run(Controller& controller, std::int64_t sequence, const StepCost
     }
     out.ms += ms + draft_ms;
     out.tokens += accepted + 1;
+    if (k > 0) out.drafted_tokens += accepted + 1;
     ++out.steps;
     out.drafts.push_back(k);
     if (decision.probe) {
