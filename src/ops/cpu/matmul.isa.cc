@@ -117,10 +117,12 @@ constexpr std::int64_t kPrefetchBytes = 8192;
 template <class Format, int M>
 void run_few_rows(const TileRun& r) {
   constexpr TileLayout kLayout = Format::kLayout;
+  constexpr int kBlockBytes = kLayout.quant_bytes + kLayout.scale_bytes / kLayout.group_blocks;
   const std::int64_t blocks = r.inputs / kBlock;
   for (std::int64_t tile = 0; tile < r.tiles_count; ++tile) {
     const std::uint8_t* quants = r.tiles + tile * r.tile_bytes;
     const std::uint8_t* scales = quants + blocks * kLayout.quant_bytes;
+    const std::uint8_t* ahead = quants + kPrefetchBytes;
     const std::uint8_t* x = r.panels;
     F acc[M];
 #pragma GCC unroll 16
@@ -128,7 +130,8 @@ void run_few_rows(const TileRun& r) {
     for (std::int64_t group = 0; group < blocks; group += kLayout.group_blocks) {
       for (int index = 0; index < kLayout.group_blocks; ++index) {
         Block b;
-        prefetch_lines(quants + kPrefetchBytes, kLayout.quant_bytes);
+        prefetch_lines(ahead, kBlockBytes);
+        ahead += kBlockBytes;
         Format::load(quants, scales, index, b);
         accumulate<Format::kSum, M>(b, x, acc);
         quants += kLayout.quant_bytes;
