@@ -7,7 +7,6 @@
 // = seed and counter = (block, position, 0); token t uses word (t / 16) % 4 of block (t / 64) * 16
 // + t % 16, so that 16 neighbours are 16 independent blocks. 32 bits become v in (0, 1), then
 // -log(-log(1 - v)), exact in the right tail where winners are.
-#include <bit>
 #include <cstdint>
 
 #include "speculate/sampler_kernels.h"
@@ -44,9 +43,9 @@ constexpr float kMinusInfinity = -__builtin_inff();
 
 /// x positive and normal.
 [[gnu::always_inline]] inline float log_normal(float x) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x) + (0x3f800000u - 0x3f3504f3u);
+  const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, x) + (0x3f800000u - 0x3f3504f3u);
   const std::int32_t exponent = static_cast<std::int32_t>(bits >> 23) - 127;
-  const float mantissa = std::bit_cast<float>((bits & 0x007fffffu) + 0x3f3504f3u);
+  const float mantissa = __builtin_bit_cast(float, (bits & 0x007fffffu) + 0x3f3504f3u);
   return log_of(mantissa - 1.0f, static_cast<float>(exponent));
 }
 
@@ -55,12 +54,13 @@ constexpr float kMinusInfinity = -__builtin_inff();
   v = v < 0x1.fffffep-1f ? v : 0x1.fffffep-1f;
   // log(1 - v): where 1 - v would round, its exponent is 0 and f = -v is exact.
   const std::uint32_t shifted =
-      std::bit_cast<std::uint32_t>(1.0f - v) + (0x3f800000u - 0x3f3504f3u);
+      __builtin_bit_cast(std::uint32_t, 1.0f - v) + (0x3f800000u - 0x3f3504f3u);
   const std::int32_t exponent = static_cast<std::int32_t>(shifted >> 23) - 127;
-  const float mantissa = std::bit_cast<float>((shifted & 0x007fffffu) + 0x3f3504f3u);
+  const float mantissa = __builtin_bit_cast(float, (shifted & 0x007fffffu) + 0x3f3504f3u);
   const std::uint32_t exact = exponent == 0 ? ~0u : 0u;
-  const float f = std::bit_cast<float>((std::bit_cast<std::uint32_t>(-v) & exact) |
-                                       (std::bit_cast<std::uint32_t>(mantissa - 1.0f) & ~exact));
+  const float f =
+      __builtin_bit_cast(float, (__builtin_bit_cast(std::uint32_t, -v) & exact) |
+                                    (__builtin_bit_cast(std::uint32_t, mantissa - 1.0f) & ~exact));
   return -log_normal(-log_of(f, static_cast<float>(exponent)));
 }
 
@@ -77,7 +77,7 @@ constexpr float kMinusInfinity = -__builtin_inff();
   p = p * r + 0x1.555492p-3f;
   p = p * r + 0x1.fffffcp-2f;
   const float value = (p * (r * r) + r) + 1.0f;
-  const float scale = std::bit_cast<float>(static_cast<std::uint32_t>(n + 127 + 30) << 23);
+  const float scale = __builtin_bit_cast(float, static_cast<std::uint32_t>(n + 127 + 30) << 23);
   return static_cast<std::int32_t>(value * scale + 0.5f);
 }
 
