@@ -57,12 +57,13 @@ class Engine {
 
   std::vector<std::int32_t> tokenize(std::string_view text, bool parse_special) const;
 
-  /// Messages of a conversation as prompt text for Request::prompt with parse_special; see text/chat.h for the formats.
+  /// A conversation as Request::prompt_tokens, in the model's chat format and ready for the answer. Roles: "system",
+  /// "user", "assistant". What contents spell never becomes a control token. kUnsupported for unknown formats.
   struct Message {
-    std::string role;  // "system", "user", "assistant"
+    std::string role;
     std::string content;
   };
-  Result<std::string> render_chat(std::span<const Message> messages) const;
+  Result<std::vector<std::int32_t>> encode_chat(std::span<const Message> messages) const;
 
  private:
   struct Impl;

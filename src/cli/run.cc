@@ -67,7 +67,6 @@ Status run_chat(const RunFlags& flags, Engine& engine, Request request) {
   std::vector<Engine::Message> messages;
   if (!flags.system.empty()) messages.push_back({"system", flags.system});
   request.on_text = print_text;
-  request.parse_special = true;
   core::Json last;
   std::string line = flags.prompt;
   bool given = !line.empty();
@@ -82,9 +81,9 @@ Status run_chat(const RunFlags& flags, Engine& engine, Request request) {
     }
     given = false;
     messages.push_back({"user", line});
-    const Result<std::string> prompt = engine.render_chat(messages);
+    Result<std::vector<std::int32_t>> prompt = engine.encode_chat(messages);
     if (!prompt.ok()) return prompt.error();
-    request.prompt = *prompt;
+    request.prompt_tokens = std::move(prompt).value();
     const Result<Completion> completion = engine.generate(request);
     if (!completion.ok()) return completion.error();
     print_text("\n");

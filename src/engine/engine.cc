@@ -316,12 +316,12 @@ std::vector<std::int32_t> Engine::tokenize(std::string_view text, bool parse_spe
   return impl_->runtime->tokenizer->encode_prompt(text, parse_special);
 }
 
-Result<std::string> Engine::render_chat(std::span<const Message> messages) const {
+Result<std::vector<std::int32_t>> Engine::encode_chat(std::span<const Message> messages) const {
   const Result<text::ChatTemplate> format = text::ChatTemplate::detect(impl_->runtime->tokenizer->vocabulary());
   if (!format.ok()) return format.error();
   std::vector<text::Message> converted;
   for (const Message& message : messages) converted.push_back({message.role, message.content});
-  return format->render(converted, true);
+  return format->encode(*impl_->runtime->tokenizer, converted, true);
 }
 
 }  // namespace segue
