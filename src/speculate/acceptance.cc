@@ -19,6 +19,15 @@ constexpr double kInheritance = 1.0;         // of a sequence's deviation, carri
 double logit(double p) { return std::log(p / (1 - p)); }
 double clamp_probability(double p) { return std::clamp(p, 0.002, 0.998); }
 
+double log_factorial(double n) {   // n <= kRecentTrials + 1
+  static const auto table = [] {
+    std::array<double, kRecentTrials + 2> sums{};
+    for (std::size_t i = 1; i < sums.size(); ++i) sums[i] = sums[i - 1] + std::log(static_cast<double>(i));
+    return sums;
+  }();
+  return table[static_cast<std::size_t>(n)];
+}
+
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 }  // namespace
@@ -73,17 +82,19 @@ void SequenceAcceptance::judge(int grade, int position, bool hit) {
   counts.add(hit);
   recent.hits = (recent.hits << 1) | (hit ? 1u : 0u);
   recent.trials = std::min(recent.trials + 1, kRecentTrials);
-  double best_ratio = kTrialsPerChange;
+  const double likely = (counts.hits + 1) / (counts.trials + 2);
+  if ((hit ? likely : 1 - likely) > 0.5) return;   // nothing unexpected
+  double best_ratio = std::log(kTrialsPerChange);
   FadingCounts after_change;
   FadingCounts last;
   for (int n = 1; n <= recent.trials && n + 4 <= counts.trials; ++n) {
     last.add((recent.hits >> (n - 1) & 1u) != 0);
     const double misses = last.trials - last.hits;
     // Of these hits and misses in this order, all probabilities being alike: h! m! / (n + 1)!
-    const double log_fresh = std::lgamma(last.hits + 1) + std::lgamma(misses + 1) - std::lgamma(last.trials + 2);
+    const double log_fresh = log_factorial(last.hits) + log_factorial(misses) - log_factorial(last.trials + 1);
     const double p = (counts.hits - last.hits + 1) / (counts.trials - last.trials + 2);
     if (!(p > 0 && p < 1)) continue;
-    const double ratio = std::exp(log_fresh - last.hits * std::log(p) - misses * std::log(1 - p));
+    const double ratio = log_fresh - last.hits * std::log(p) - misses * std::log(1 - p);
     if (ratio > best_ratio) {
       best_ratio = ratio;
       after_change = last;

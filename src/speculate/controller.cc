@@ -62,9 +62,10 @@ Controller::Choice Controller::evaluate(const std::vector<Member>& members, std:
     const DraftOffer& offer = members[i].offer;
     choice.shape.add({offer.depth, 1 + drafts[i]});
     choice.tokens += members[i].tokens[k];
-    if (!offer.ready) choice.us += costs_.draft(drafts[i], offer.depth).us;
+    if (!offer.ready) choice.us += costs_.draft_us(drafts[i], offer.depth);
   }
-  choice.us += costs_.step(choice.shape).us;
+  choice.step = costs_.predict(choice.shape);
+  choice.us += choice.step.us;
   choice.drafts = std::move(drafts);
   return choice;
 }
@@ -74,7 +75,7 @@ std::vector<int> Controller::best_per_member(const std::vector<Member>& members,
   std::vector<int> drafts(members.size(), 0);
   StepShape alone;
   for (const Member& member : members) alone.add({member.offer.depth, 1});
-  const double base_us = costs_.step(alone).us;
+  const double base_us = costs_.step_us(alone);
   for (std::size_t i = 0; i < members.size(); ++i) {
     const Member& member = members[i];
     double best = member.tokens[0];
@@ -83,8 +84,8 @@ std::vector<int> Controller::best_per_member(const std::vector<Member>& members,
       shape.rows += k;
       shape.verified_depth += static_cast<double>(member.offer.depth);
       shape.extra_row_depth += static_cast<double>(member.offer.depth) * k;
-      double us = costs_.step(shape).us - base_us;
-      if (!member.offer.ready) us += costs_.draft(k, member.offer.depth).us;
+      double us = costs_.step_us(shape) - base_us;
+      if (!member.offer.ready) us += costs_.draft_us(k, member.offer.depth);
       const double value = member.tokens[static_cast<std::size_t>(k)] - rate * us;
       if (value > best) {
         best = value;
@@ -122,7 +123,7 @@ double Controller::unknown_us(const std::vector<Member>& members, const Choice& 
     // Drafts that are ready are judged in any case, and so are the first ones of a longer draft.
     if (!members[i].offer.ready) unknown_tokens += members[i].tokens_error(choice.drafts[i], best.drafts[i]);
   }
-  return std::hypot(costs_.learnable_us(choice.shape, best.shape), unknown_tokens / best.rate());
+  return std::hypot(costs_.learnable_us(choice.step, best.step), unknown_tokens / best.rate());
 }
 
 /// Mean of max(0, x) for x normal with mean -loss.
@@ -149,11 +150,11 @@ const Controller::Choice* Controller::worthwhile_probe(const std::vector<Member>
     const double loss_us = choice.us - choice.tokens / best.rate();
     if (std::max(loss_us, 0.0) > budget_steps_ * choices[0].us) continue;
     const double unknown = unknown_us(members, choice, best);
-    if (unknown < costs_.learnable_us(best.shape, choice.shape)) continue;   // `best` itself tells more
+    if (unknown < costs_.learnable_us(best.step, choice.step)) continue;   // `best` itself tells more
     double gain_us = expected_gain(loss_us, unknown);
     if (choice.shape.extra_rows() > 0 && best.shape.extra_rows() == 0) {
       // Has the kernel become cheaper since it was last seen?
-      const double draft_us = choice.us - costs_.step(choice.shape).us;
+      const double draft_us = choice.us - choice.step.us;
       const double cheap_us = costs_.hoped_us(choice.shape) + draft_us;
       const double changed = 1 - std::exp(-static_cast<double>(steps_since_verify_) / kChangeSteps);
       gain_us = std::max(gain_us, changed * (choice.tokens / best.rate() - cheap_us));
@@ -174,7 +175,7 @@ bool Controller::proven(const std::vector<Member>& members, const Choice& choice
   if (!baseline_measured_) return choice.tokens > kLargestCollapse * off.tokens;
   double tokens = choice.tokens;
   for (std::size_t i = 0; i < members.size(); ++i) tokens -= members[i].tokens_error(choice.drafts[i], 0);
-  const double error_us = costs_.difference(choice.shape, off.shape).error_us;
+  const double error_us = CostModel::difference_error_us(choice.step, off.step);
   return tokens / (choice.us + error_us) > off.rate();
 }
 
@@ -185,7 +186,7 @@ std::size_t Controller::best_proven(const std::vector<Member>& members, const st
   }
   // The last choice stays unless another is better by more than is known.
   const std::size_t last = choices.size() - 1;
-  const double error_us = costs_.difference(choices[best].shape, choices[last].shape).error_us;
+  const double error_us = CostModel::difference_error_us(choices[best].step, choices[last].step);
   const double doubt = std::min(0.02, 0.5 * error_us / choices[best].us);
   const bool stay = choices[best].rate() < choices[last].rate() * (1 + doubt) && proven(members, choices[last], choices[0]);
   return stay ? last : best;
@@ -255,7 +256,7 @@ void Controller::observe_step(std::span<const StepRows> rows, double us) {
   ++steps_;
   steps_since_verify_ = shape.extra_rows() > 0 ? 0 : steps_since_verify_ + 1;
   total_us_ += us;
-  alone_us_ = costs_.step({.batch = shape.batch, .rows = shape.batch, .depth = shape.depth}).us;
+  alone_us_ = costs_.step_us({.batch = shape.batch, .rows = shape.batch, .depth = shape.depth});
   budget_steps_ = std::min(budget_steps_ + kProbeShare * us / alone_us_, kLargestBudgetSteps);
   if (probing_) probe_us_ += us;
   if (!baseline_measured_ && shape.extra_rows() == 0) {
@@ -289,7 +290,7 @@ std::optional<double> Controller::break_even_acceptance(int k, std::int64_t dept
     one_row.add({depth, 1});
   }
   const double ratio =
-      (costs_.step(verify).us + batch * costs_.draft(k, depth).us) / costs_.step(one_row).us;
+      (costs_.step_us(verify) + batch * costs_.draft_us(k, depth)) / costs_.step_us(one_row);
   const auto tokens = [k](double p) {
     double sum = 1, product = 1;
     for (int i = 0; i < k; ++i) sum += product *= p;
@@ -311,7 +312,7 @@ core::Json Controller::describe(const Choice& choice) const {
   json.set("k", std::vector<int>(choice.drafts.begin(), end));
   json.set("expected_tokens", choice.tokens);
   json.set("expected_us", choice.us);
-  json.set("error_us", costs_.step(choice.shape).error_us);
+  json.set("error_us", choice.step.error_us());
   json.set("tokens_per_s", 1e6 * choice.rate());
   return json;
 }
@@ -332,12 +333,12 @@ core::Json Controller::explain() const {
   for (int k = 0; costs_.measured() && k <= options_.max_draft; ++k) {
     StepShape shape;
     shape.add({depth, 1 + k});
-    const Estimate step = costs_.step(shape);
+    const CostModel::Prediction step = costs_.predict(shape);
     core::Json cost = core::Json::object();
     cost.set("k", k);
     cost.set("step_us", step.us);
-    cost.set("error_us", step.error_us);
-    cost.set("draft_us", costs_.draft(k, depth).us);
+    cost.set("error_us", step.error_us());
+    cost.set("draft_us", costs_.draft_us(k, depth));
     const auto even = k > 0 ? break_even_acceptance(k, depth) : std::nullopt;
     cost.set("break_even_acceptance", even ? core::Json(*even) : core::Json());
     costs.push(std::move(cost));

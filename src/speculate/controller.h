@@ -101,7 +101,8 @@ class Controller {
     std::vector<int> drafts;   // [members]
     StepShape shape;
     double tokens = 0;
-    double us = 0;
+    double us = 0;   // drafting included
+    CostModel::Prediction step;
     double rate() const { return us > 0 ? tokens / us : 0; }
   };
 

@@ -148,4 +148,59 @@ inline Outcome run(Controller& controller, std::int64_t sequence, const StepCost
   return out;
 }
 
+/// One sequence of a batch; `acceptance` at every position.
+struct Member {
+  double depth = 1024;
+  double acceptance = 0.5;
+};
+
+struct BatchOutcome {
+  double ms = 0;
+  double tokens = 0;
+  std::vector<double> mean_draft;   // [members] over the second half of the steps
+};
+
+/// `cost` is of the whole step, in milliseconds. Ready drafts. `fixed` >= 0: that k for all.
+inline BatchOutcome run_batch(Controller& controller, const std::vector<Member>& members,
+                              const std::function<double(const std::vector<StepRows>&)>& cost, int steps,
+                              std::uint64_t seed, int fixed = -1) {
+  BatchOutcome out;
+  out.mean_draft.assign(members.size(), 0.0);
+  std::vector<std::int64_t> tokens(members.size(), 0);
+  for (int step = 0; step < steps; ++step) {
+    std::vector<DraftOffer> offers;
+    std::vector<std::vector<std::int32_t>> drafts(members.size());
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      for (int j = 0; j < 8; ++j) {
+        const bool right = uniform(seed + i, static_cast<std::uint64_t>(tokens[i]), static_cast<std::uint64_t>(j)) <
+                           members[i].acceptance;
+        drafts[i].push_back(right ? static_cast<std::int32_t>(tokens[i]) + j : -1);
+      }
+      const auto id = static_cast<std::int64_t>(i);
+      offers.push_back({.sequence = id,
+                        .depth = static_cast<std::int64_t>(members[i].depth) + tokens[i],
+                        .available = 8});
+      if (fixed < 0) controller.observe_draft(id, 0, drafts[i]);
+    }
+    std::vector<Decision> decisions(members.size(), Decision{std::max(0, fixed), false});
+    if (fixed < 0) controller.decide(offers, decisions);
+    std::vector<StepRows> rows;
+    for (std::size_t i = 0; i < members.size(); ++i) rows.push_back({offers[i].depth, 1 + decisions[i].draft});
+    const double ms = cost(rows);
+    if (fixed < 0) controller.observe_step(rows, 1000 * ms * (1 + 0.05 * bell(seed, static_cast<std::uint64_t>(step))));
+    out.ms += ms;
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      int accepted = 0;
+      while (accepted < decisions[i].draft && drafts[i][static_cast<std::size_t>(accepted)] >= 0) ++accepted;
+      std::vector<std::int32_t> committed;
+      for (int j = 0; j <= accepted; ++j) committed.push_back(static_cast<std::int32_t>(tokens[i]) + j);
+      if (fixed < 0) controller.observe_tokens(static_cast<std::int64_t>(i), committed);
+      tokens[i] += accepted + 1;
+      out.tokens += accepted + 1;
+      if (2 * step >= steps) out.mean_draft[i] += decisions[i].draft * 2.0 / steps;
+    }
+  }
+  return out;
+}
+
 }  // namespace segue::speculate::simulation

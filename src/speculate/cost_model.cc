@@ -38,27 +38,28 @@ int row_count_bin(int rows) {
   return std::min(kRowCounts - 1, 15 + static_cast<int>(quarter));
 }
 
-struct StepFeatures {
-  std::array<DriftingFit::Feature, kFirstRowCount + kRowCounts> list;
-  std::size_t count = 0;
-  StepFeatures(const StepShape& shape, double depth_unit) {
-    put(kBase, 1);
-    put(kBatch, shape.batch - 1);
-    put(kDepth, shape.depth / depth_unit);
-    for (int bin = 0; bin <= row_count_bin(shape.rows); ++bin) put(kFirstRowCount + bin, 1);
-    if (shape.extra_rows() == 0) return;
-    put(kAnyVerify, 1);
-    put(kExtraRow, shape.extra_rows());
-    put(kVerifiedDepth, shape.verified_depth / depth_unit);
-    put(kExtraRowDepth, shape.extra_row_depth / depth_unit);
-  }
-  void put(int index, double value) { list[count++] = {index, value}; }
-  std::span<const DriftingFit::Feature> span() const { return {list.data(), count}; }
-};
+static_assert(kFirstRowCount + kRowCounts <= static_cast<int>(DriftingFit::kMost));
 
-std::array<DriftingFit::Feature, 3> draft_features(int tokens, std::int64_t depth) {
-  const double n = tokens;
-  return {{{0, 1}, {1, n}, {2, n * static_cast<double>(depth) / kDepthUnit}}};
+DriftingFit::Prediction step_features(const StepShape& shape, double depth_unit) {
+  DriftingFit::Prediction f;
+  f.put(kBase, 1);
+  f.put(kBatch, shape.batch - 1);
+  f.put(kDepth, shape.depth / depth_unit);
+  for (int bin = 0; bin <= row_count_bin(shape.rows); ++bin) f.put(kFirstRowCount + bin, 1);
+  if (shape.extra_rows() == 0) return f;
+  f.put(kAnyVerify, 1);
+  f.put(kExtraRow, shape.extra_rows());
+  f.put(kVerifiedDepth, shape.verified_depth / depth_unit);
+  f.put(kExtraRowDepth, shape.extra_row_depth / depth_unit);
+  return f;
+}
+
+DriftingFit::Prediction draft_features(int tokens, std::int64_t depth) {
+  DriftingFit::Prediction f;
+  f.put(0, 1);
+  f.put(1, tokens);
+  f.put(2, tokens * static_cast<double>(depth) / kDepthUnit);
+  return f;
 }
 
 StepShape one_row_each(const StepShape& shape) {
@@ -95,22 +96,33 @@ void DriftingFit::start(std::vector<double> mean, std::vector<double> deviation,
   }
 }
 
-Estimate DriftingFit::predict(std::span<const Feature> features) const {
-  double us = 0;
-  for (const Feature& f : features) us += mean_[static_cast<std::size_t>(f.index)] * f.value;
-  return {us, std::sqrt(std::max(0.0, covariance(features, features)))};
-}
-
-double DriftingFit::covariance(std::span<const Feature> a, std::span<const Feature> b) const {
-  const std::size_t n = mean_.size();
+double DriftingFit::Prediction::covariance(const Prediction& other) const {
   double sum = 0;
-  for (const Feature& left : a) {
-    const double* row = covariance_.data() + static_cast<std::size_t>(left.index) * n;
-    double product = 0;
-    for (const Feature& right : b) product += row[right.index] * right.value;
-    sum += left.value * product;
+  for (std::size_t i = 0; i < count; ++i) {
+    sum += features[i].value * other.projection[static_cast<std::size_t>(features[i].index)];
   }
   return sum;
+}
+
+double DriftingFit::Prediction::error_us() const { return std::sqrt(std::max(0.0, covariance(*this))); }
+
+double DriftingFit::mean(const Prediction& features) const {
+  double us = 0;
+  for (std::size_t i = 0; i < features.count; ++i) {
+    us += mean_[static_cast<std::size_t>(features.features[i].index)] * features.features[i].value;
+  }
+  return us;
+}
+
+void DriftingFit::complete(Prediction& prediction) const {
+  const std::size_t n = mean_.size();
+  prediction.us = mean(prediction);
+  prediction.projection.fill(0);
+  for (std::size_t i = 0; i < prediction.count; ++i) {
+    const Feature f = prediction.features[i];
+    const double* row = covariance_.data() + static_cast<std::size_t>(f.index) * n;
+    for (std::size_t j = 0; j < n; ++j) prediction.projection[j] += row[j] * f.value;
+  }
 }
 
 void DriftingFit::widen() {
@@ -118,16 +130,18 @@ void DriftingFit::widen() {
   for (std::size_t i = 0; i < n; ++i) covariance_[i * n + i] += prior_variance_[i];
 }
 
-void DriftingFit::observe(std::span<const Feature> features, double us) {
+void DriftingFit::observe(Prediction expected, double us) {
   const std::size_t n = mean_.size();
   for (std::size_t i = 0; i < n; ++i) {
     if (covariance_[i * n + i] < prior_variance_[i]) covariance_[i * n + i] += drift_variance_[i];
   }
-  Estimate expected = predict(features);
+  complete(expected);
+  const double expected_error_us = expected.error_us();
   const double scale = std::clamp(expected.us, 0.1 * us, us);
   double noise_us = noise_ * scale;
-  const double surprise = (us - expected.us) / std::hypot(noise_us, expected.error_us);
+  const double surprise = (us - expected.us) / std::hypot(noise_us, expected_error_us);
   constexpr double kFar = 4.0;
+  bool widened = false;
   if (surprise > kFar) {
     // One in twenty steps may be disturbed; three disturbed in a row are a change.
     ++rejected_;
@@ -135,21 +149,22 @@ void DriftingFit::observe(std::span<const Feature> features, double us) {
       noise_us *= surprise * surprise;
     } else {
       widen();
+      widened = true;
       suspicious_ = 0;
     }
   } else {
     suspicious_ = 0;
-    if (surprise < -kFar) widen();
+    if (surprise < -kFar) {
+      widen();
+      widened = true;
+    }
     const double relative = std::min(std::abs(us - expected.us), 3 * noise_us) / scale;
-    if (expected.error_us < noise_us) noise_ = std::clamp(0.95 * noise_ + 0.05 * 1.2533 * relative, 0.005, 0.3);
+    if (expected_error_us < noise_us) noise_ = std::clamp(0.95 * noise_ + 0.05 * 1.2533 * relative, 0.005, 0.3);
   }
 
-  std::vector<double> gain(n, 0.0);   // covariance * features, then divided by the variance of the surprise
-  for (std::size_t i = 0; i < n; ++i) {
-    for (const Feature& f : features) gain[i] += covariance_[i * n + static_cast<std::size_t>(f.index)] * f.value;
-  }
-  double variance = noise_us * noise_us;
-  for (const Feature& f : features) variance += gain[static_cast<std::size_t>(f.index)] * f.value;
+  if (widened) complete(expected);
+  const auto& gain = expected.projection;
+  const double variance = noise_us * noise_us + expected.covariance(expected);
   const double error = us - expected.us;
   for (std::size_t i = 0; i < n; ++i) mean_[i] += gain[i] * error / variance;
   for (std::size_t i = 0; i < n; ++i) {
@@ -158,52 +173,46 @@ void DriftingFit::observe(std::span<const Feature> features, double us) {
   }
 }
 
-Estimate CostModel::step(const StepShape& shape) const {
-  if (!measured()) return {};
-  const auto raw = [&](const StepShape& s) {
-    Estimate estimate = step_.predict(StepFeatures(s, depth_unit_).span());
-    estimate.us = std::max(estimate.us, 0.5 * estimate.error_us);
-    return estimate;
-  };
-  Estimate estimate = raw(shape);
-  if (shape.extra_rows() > 0) estimate.us = std::max(estimate.us, raw(one_row_each(shape)).us);
-  return estimate;
-}
-
-Estimate CostModel::difference(const StepShape& a, const StepShape& b) const {
-  if (!measured()) return {};
-  const StepFeatures left(a, depth_unit_);
-  const StepFeatures right(b, depth_unit_);
-  const double variance = step_.covariance(left.span(), left.span()) + step_.covariance(right.span(), right.span()) -
-                          2 * step_.covariance(left.span(), right.span());
-  return {step(a).us - step(b).us, std::sqrt(std::max(0.0, variance))};
-}
-
-double CostModel::learnable_us(const StepShape& a, const StepShape& b) const {
+double CostModel::step_us(const StepShape& shape) const {
   if (!measured()) return 0;
-  const StepFeatures left(a, depth_unit_);
-  const StepFeatures right(b, depth_unit_);
-  const double own = step_.covariance(left.span(), left.span());
-  const double noise_us = noise() * step(a).us;
-  return std::abs(own - step_.covariance(left.span(), right.span())) / std::sqrt(own + noise_us * noise_us);
+  const double least = step_.mean(step_features(one_row_each(shape), depth_unit_));
+  const double us = shape.extra_rows() > 0 ? step_.mean(step_features(shape, depth_unit_)) : least;
+  return std::max({us, least, 0.05 * scale_us_});
 }
 
-Estimate CostModel::draft(int tokens, std::int64_t depth) const {
-  if (tokens == 0 || !draft_.started()) return {};
-  Estimate estimate = draft_.predict(draft_features(tokens, depth));
-  estimate.us = std::max(estimate.us, 0.0);
-  return estimate;
+CostModel::Prediction CostModel::predict(const StepShape& shape) const {
+  Prediction prediction = step_features(shape, depth_unit_);
+  prediction.projection.fill(0);
+  if (measured()) step_.complete(prediction);
+  prediction.us = step_us(shape);
+  return prediction;
+}
+
+double CostModel::difference_error_us(const Prediction& a, const Prediction& b) {
+  return std::sqrt(std::max(0.0, a.covariance(a) + b.covariance(b) - 2 * a.covariance(b)));
+}
+
+double CostModel::learnable_us(const Prediction& a, const Prediction& b) const {
+  const double own = a.covariance(a);
+  const double noise_us = noise() * a.us;
+  return std::abs(own - a.covariance(b)) / std::sqrt(own + noise_us * noise_us);
+}
+
+double CostModel::draft_us(int tokens, std::int64_t depth) const {
+  if (tokens == 0 || !draft_.started()) return 0;
+  return std::max(0.0, draft_.mean(draft_features(tokens, depth)));
 }
 
 double CostModel::hoped_us(const StepShape& shape) const {
   const double share = kPriors[kExtraRow].mean + kPriors[kExtraRowDepth].mean;
-  return step(one_row_each(shape)).us * (1 + share * shape.extra_rows() / std::max(1, shape.batch));
+  return step_us(one_row_each(shape)) * (1 + share * shape.extra_rows() / std::max(1, shape.batch));
 }
 
 void CostModel::observe_step(const StepShape& shape, double us) {
   if (!(us > 0) || !std::isfinite(us) || shape.batch == 0) return;
   if (!measured()) {
     const double per_sequence = 1.0 / shape.batch;
+    scale_us_ = us;
     depth_unit_ = std::max(kDepthUnit, shape.depth * per_sequence);
     std::vector<double> mean(kFirstRowCount + kRowCounts, 0.0);
     std::vector<double> deviation(mean.size(), kRowCountDeviation * us);
@@ -216,7 +225,7 @@ void CostModel::observe_step(const StepShape& shape, double us) {
     for (double& d : drift) d *= kDrift;
     step_.start(std::move(mean), std::move(deviation), std::move(drift));
   }
-  step_.observe(StepFeatures(shape, depth_unit_).span(), us);
+  step_.observe(step_features(shape, depth_unit_), us);
 }
 
 void CostModel::observe_draft(int tokens, std::int64_t depth, double us) {
@@ -226,8 +235,7 @@ void CostModel::observe_draft(int tokens, std::int64_t depth, double us) {
     draft_.start({0.5 * each, 0.8 * each, 0.2 * each}, {each, 0.5 * each, 0.5 * each},
                  {kDrift * each, kDrift * each, kDrift * each});
   }
-  const auto features = draft_features(tokens, depth);
-  draft_.observe(features, us);
+  draft_.observe(draft_features(tokens, depth), us);
 }
 
 }  // namespace segue::speculate

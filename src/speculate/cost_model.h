@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -32,17 +33,24 @@ struct StepShape {
 
 StepShape shape_of(std::span<const StepRows> sequences);
 
-struct Estimate {
-  double us = 0;
-  double error_us = 0;  // standard deviation
-};
-
 /// Least squares with forgetting for few features: mean and covariance of the coefficients.
 class DriftingFit {
  public:
+  static constexpr std::size_t kMost = 32;   // coefficients
   struct Feature {
     int index;
     double value;
+  };
+  /// At most kMost features, and what the fit makes of them.
+  struct Prediction {
+    std::array<Feature, kMost> features;
+    std::size_t count = 0;
+    double us = 0;
+    std::array<double, kMost> projection;   // covariance of every coefficient with `us`
+
+    void put(int index, double value) { features[count++] = {index, value}; }
+    double covariance(const Prediction& other) const;
+    double error_us() const;
   };
 
   /// Starts over with independent coefficients; `drift` is the standard deviation of a coefficient's change from one
@@ -50,9 +58,9 @@ class DriftingFit {
   void start(std::vector<double> mean, std::vector<double> deviation, std::vector<double> drift);
   bool started() const { return !mean_.empty(); }
 
-  Estimate predict(std::span<const Feature> features) const;
-  double covariance(std::span<const Feature> a, std::span<const Feature> b) const;
-  void observe(std::span<const Feature> features, double us);
+  double mean(const Prediction& features) const;
+  void complete(Prediction& prediction) const;   // from its features
+  void observe(Prediction features, double us);
   double noise() const { return noise_; }   // relative, of one observation
   std::int64_t rejected() const { return rejected_; }
 
@@ -73,18 +81,22 @@ class CostModel {
   double noise() const { return step_.noise(); }
   std::int64_t rejected() const { return step_.rejected() + draft_.rejected(); }
 
-  /// Before anything is measured: zeros. A verify step is never predicted to be cheaper than the same step with one
+  /// Time of a step. Zero until measured. A verify step is never predicted to be cheaper than the same step with one
   /// row each.
-  Estimate step(const StepShape& shape) const;
+  double step_us(const StepShape& shape) const;
 
-  /// step(a) - step(b); what both share does not count as an error.
-  Estimate difference(const StepShape& a, const StepShape& b) const;
+  /// step_us with what it depends on, to be compared with others. Valid until the next observation.
+  using Prediction = DriftingFit::Prediction;
+  Prediction predict(const StepShape& shape) const;
 
-  /// By how much measuring one step(a) is expected to move the estimate of step(a) - step(b): its standard deviation.
-  double learnable_us(const StepShape& a, const StepShape& b) const;
+  /// Error of a.us - b.us: what both share does not count.
+  static double difference_error_us(const Prediction& a, const Prediction& b);
+
+  /// By how much measuring one step like `a` is expected to move the estimate of a.us - b.us: its standard deviation.
+  double learnable_us(const Prediction& a, const Prediction& b) const;
 
   /// Drafting `tokens` tokens for one sequence. Zero until measured.
-  Estimate draft(int tokens, std::int64_t depth) const;
+  double draft_us(int tokens, std::int64_t depth) const;
 
   /// What a verify step would cost if its rows shared the reading of the cache: the hope that a probe rests on.
   double hoped_us(const StepShape& shape) const;
@@ -95,6 +107,7 @@ class CostModel {
  private:
   DriftingFit step_;
   DriftingFit draft_;
+  double scale_us_ = 0;     // the first measured step
   double depth_unit_ = 1;
 };
 

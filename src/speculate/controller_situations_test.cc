@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// Situations from public reports that break other engines' control of speculation, as far as a controller alone can
+// show them: everything rejected, a long request beside short ones, a kernel that becomes cheaper, disturbed clocks.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <limits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "speculate/controller.h"
+#include "speculate/controller_simulation.h"
+
+namespace segue::speculate {
+namespace {
+
+using namespace simulation;   // NOLINT(google-build-using-namespace)
+
+Acceptance constant(double p) {
+  return [p](int, double, std::int64_t) { return p; };
+}
+
+/// Weights once, then per sequence its cache; verify rows read it `collapse` times as slowly.
+std::function<double(const std::vector<StepRows>&)> batch_cost(double collapse) {
+  return [collapse](const std::vector<StepRows>& rows) {
+    double ms = 10;
+    for (const StepRows& sequence : rows) {
+      const double read_ms = static_cast<double>(sequence.depth) / 8192;
+      ms += 0.15 * sequence.rows + read_ms * (sequence.rows > 1 ? collapse : 1);
+    }
+    return ms;
+  };
+}
+
+TEST(ControllerSituations, RejectedDraftsCostLittleAtAnyDepthAndBatch) {
+  for (const double collapse : {1.02, 4.0}) {
+    for (const double depth : {2048.0, 32768.0, 131072.0}) {
+      for (const std::size_t batch : {1u, 4u, 16u}) {
+        Controller controller;
+        const std::vector<Member> members(batch, Member{depth, 0.0});
+        const auto found = run_batch(controller, members, batch_cost(collapse), 256, 3);
+        Controller unused;
+        const auto off = run_batch(unused, members, batch_cost(collapse), 256, 3, 0);
+        EXPECT_GE(off.ms / found.ms, 0.98) << "collapse " << collapse << " depth " << depth << " batch " << batch;
+      }
+    }
+  }
+}
+
+TEST(ControllerSituations, ALongRequestBesideShortOnesGetsItsOwnK) {
+  // Reading 120K keys four times as slowly costs more than all else; the short requests lose nothing by drafting.
+  std::vector<Member> members(8, Member{512, 0.8});
+  members[3] = {120000, 0.8};
+  Controller controller;
+  const auto found = run_batch(controller, members, batch_cost(4.0), 600, 9);
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    if (i == 3) {
+      EXPECT_LT(found.mean_draft[i], 0.5);
+    } else {
+      EXPECT_GT(found.mean_draft[i], 2.0) << i;
+    }
+  }
+  double best_fixed = 0;
+  for (int k = 0; k <= 8; ++k) {
+    Controller unused;
+    const auto fixed = run_batch(unused, members, batch_cost(4.0), 600, 9, k);
+    best_fixed = std::max(best_fixed, fixed.tokens / fixed.ms);
+  }
+  EXPECT_GT(found.tokens / found.ms, best_fixed);
+}
+
+TEST(ControllerSituations, KeepsUpWithTheBestFixedKInBatches) {
+  for (const double p : {0.12, 0.46, 0.8, 0.95}) {
+    for (const double collapse : {1.02, 4.0}) {
+      for (const std::size_t batch : {4u, 16u}) {
+        const std::vector<Member> members(batch, Member{8192, p});
+        Controller controller;
+        const auto found = run_batch(controller, members, batch_cost(collapse), 400, 5);
+        double best = 0;
+        double off = 0;
+        for (int k = 0; k <= 8; ++k) {
+          Controller unused;
+          const auto fixed = run_batch(unused, members, batch_cost(collapse), 400, 5, k);
+          best = std::max(best, fixed.tokens / fixed.ms);
+          if (k == 0) off = fixed.tokens / fixed.ms;
+        }
+        EXPECT_GE(found.tokens / found.ms, 0.97 * best) << p << " collapse " << collapse << " batch " << batch;
+        EXPECT_GE(found.tokens / found.ms, 0.98 * off) << p << " collapse " << collapse << " batch " << batch;
+      }
+    }
+  }
+}
+
+TEST(ControllerSituations, FollowsAKernelThatBecomesCheaperInMidRun) {
+  constexpr std::int64_t kChange = 1500;
+  constexpr std::int64_t kTokens = 6000;
+  const StepCost cost = [](int rows, double depth, std::int64_t token) {
+    return token < kChange ? stock_cost(rows, 32768, token) : segmented_cost(rows, 32768, token) + 0 * depth;
+  };
+  for (const bool ready : {true, false}) {
+    for (const double p : {0.46, 0.8}) {
+      double controlled = 0;
+      std::array<double, 9> fixed{};
+      int late = 0;
+      for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+        Settings settings{.depth = 32768, .tokens = kTokens, .ready = ready, .seed = seed};
+        Controller controller;
+        const Outcome outcome = run(controller, 1, cost, constant(p), settings);
+        controlled += outcome.ms;
+        late += outcome.drafts.back();
+        for (int k = 0; k <= 8; ++k) {
+          settings.fixed = k;
+          Controller unused;
+          fixed[static_cast<std::size_t>(k)] += run(unused, 1, cost, constant(p), settings).ms;
+        }
+      }
+      EXPECT_GE(*std::min_element(fixed.begin(), fixed.end()) / controlled, 0.97) << ready << " " << p;
+      EXPECT_GE(late, 5 * 2) << ready << " " << p;   // k after the change: what the cheaper kernel is worth
+    }
+  }
+}
+
+TEST(ControllerSituations, FollowsAKernelThatBecomesDearer) {
+  const StepCost cost = [](int rows, double, std::int64_t token) {
+    return token < 600 ? segmented_cost(rows, 32768, token) : stock_cost(rows, 32768, token);
+  };
+  double controlled = 0;
+  double off = 0;
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    Settings settings{.depth = 32768, .tokens = 1500, .seed = seed};
+    Controller controller;
+    const Outcome outcome = run(controller, 1, cost, constant(0.46), settings);
+    controlled += outcome.ms;
+    EXPECT_EQ(outcome.drafts.back(), 0);
+    settings.fixed = 0;
+    Controller unused;
+    off += run(unused, 1, cost, constant(0.46), settings).ms;
+  }
+  EXPECT_GE(off / controlled, 1.1);   // what was gained before the change is not lost after it
+}
+
+TEST(ControllerSituations, DisturbedStepsDoNotChangeTheChoice) {
+  for (const double p : {0.0, 0.46, 0.9}) {
+    double clean = 0;
+    double disturbed = 0;
+    for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+      Settings settings{.depth = 8192, .tokens = 1024, .seed = seed};
+      Controller a;
+      clean += run(a, 1, segmented_cost, constant(p), settings).ms;
+      settings.spikes = 0.05;   // one step in twenty is measured five times too long
+      Controller b;
+      disturbed += run(b, 1, segmented_cost, constant(p), settings).ms;
+    }
+    EXPECT_GE(clean / disturbed, 0.98) << p;
+  }
+}
+
+TEST(ControllerSituations, ADifferenceWithinTheNoiseIsNoReasonToSwitchBackAndForth) {
+  // Verifying one draft costs 2.6 % more than it brings, or less: nobody can tell, so nobody should flap.
+  const StepCost cost = [](int rows, double, std::int64_t) { return rows == 1 ? 20.0 : 20.0 * 1.3 * 1.026; };
+  double switches = 0;
+  double ratio = 0;
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    Controller controller({.max_draft = 1});
+    const Settings settings{.depth = 4096, .tokens = 2048, .seed = seed, .max_draft = 1};
+    const Outcome outcome = run(controller, 1, cost, constant(0.3), settings);
+    switches += static_cast<double>(outcome.switches) / outcome.steps / 8;
+    ratio += static_cast<double>(outcome.tokens) * 20.0 / outcome.ms / 8;
+  }
+  EXPECT_LE(switches, 0.02);
+  EXPECT_GE(ratio, 0.985);
+}
+
+TEST(ControllerSituations, SwitchingOffAndOnAgainKeepsWhatWasLearnt) {
+  Controller controller;
+  const Settings settings{.depth = 4096, .tokens = 600};
+  run(controller, 1, segmented_cost, constant(0.8), settings);
+  // 100 tokens without any draft: the drafter is switched off.
+  for (int i = 0; i < 100; ++i) {
+    const DraftOffer offer{.sequence = 1, .depth = 4800 + i};
+    Decision decision;
+    controller.decide({&offer, 1}, {&decision, 1});
+    EXPECT_EQ(decision.draft, 0);
+    const StepRows rows{4800 + i, 1};
+    controller.observe_step({&rows, 1}, 1000 * segmented_cost(1, 4800 + i, 0));
+    const std::int32_t token = 7;
+    controller.observe_tokens(1, {&token, 1});
+  }
+  const DraftOffer offer{.sequence = 1, .depth = 4900, .available = 8};
+  Decision decision;
+  controller.decide({&offer, 1}, {&decision, 1});
+  EXPECT_GE(decision.draft, 4);
+}
+
+TEST(ControllerSituations, ANewSequenceStartsFromWhatOthersHaveTaught) {
+  Controller controller;
+  for (std::int64_t sequence = 0; sequence < 4; ++sequence) {
+    run(controller, sequence, segmented_cost, constant(0.9), {.depth = 2048, .tokens = 200});
+    controller.forget(sequence);
+  }
+  const Outcome outcome = run(controller, 9, segmented_cost, constant(0.9), {.depth = 2048, .tokens = 20});
+  EXPECT_GE(outcome.drafts.front(), 6);
+}
+
+TEST(Controller, ChoosesWithinWhatIsAvailableAndAllowed) {
+  Controller controller({.max_draft = 3});
+  for (int step = 0; step < 50; ++step) {
+    std::vector<DraftOffer> offers;
+    for (int i = 0; i < 5; ++i) offers.push_back({.sequence = i, .depth = 100 * i, .available = (i + step) % 7});
+    std::vector<Decision> decisions(offers.size());
+    controller.decide(offers, decisions);
+    std::vector<StepRows> rows;
+    for (std::size_t i = 0; i < offers.size(); ++i) {
+      EXPECT_GE(decisions[i].draft, 0);
+      EXPECT_LE(decisions[i].draft, std::min(3, offers[i].available));
+      rows.push_back({offers[i].depth, 1 + decisions[i].draft});
+    }
+    controller.observe_step(rows, 1000 + step);
+  }
+  controller.decide({}, {});
+  Controller off({.max_draft = 0});
+  const DraftOffer offer{.available = 8};
+  Decision decision{.draft = 5};
+  off.decide({&offer, 1}, {&decision, 1});
+  EXPECT_EQ(decision.draft, 0);
+}
+
+TEST(Controller, IgnoresImpossibleTimesAndSurvivesSillyOnes) {
+  Controller controller;
+  const StepRows row{1024, 1};
+  for (const double us : {0.0, -5.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    controller.observe_step({&row, 1}, us);
+    controller.observe_draft_time(4, 1024, us);
+  }
+  EXPECT_FALSE(controller.break_even_acceptance(2, 1024).has_value());
+  for (int i = 0; i < 300; ++i) {
+    const StepRows rows{i * 1000ll, 1 + i % 9};
+    controller.observe_step({&rows, 1}, i % 3 == 0 ? 1e-3 : 1e9);
+    const DraftOffer offer{.sequence = i % 4, .depth = 131072, .available = 8, .grade = i % 5, .ready = i % 2 == 0};
+    Decision decision;
+    controller.decide({&offer, 1}, {&decision, 1});
+    ASSERT_GE(decision.draft, 0);
+    ASSERT_LE(decision.draft, 8);
+  }
+}
+
+TEST(Controller, BreakEvenAcceptanceIsWhereTokensPayForTheStep) {
+  Controller controller;
+  for (int i = 0; i < 400; ++i) {
+    const StepRows rows{2048, 1 + i % 9};
+    controller.observe_step({&rows, 1}, 10000.0 * (1 + 0.25 * (i % 9)));
+  }
+  EXPECT_NEAR(controller.break_even_acceptance(1, 2048).value_or(9), 0.25, 0.01);
+  const double p = controller.break_even_acceptance(4, 2048).value_or(9);
+  EXPECT_NEAR(1 + p + p * p + p * p * p + p * p * p * p, 2.0, 0.03);
+  for (int i = 0; i < 400; ++i) {
+    const StepRows rows{2048, 1 + i % 2};
+    controller.observe_step({&rows, 1}, i % 2 == 0 ? 10000.0 : 25000.0);
+  }
+  EXPECT_FALSE(controller.break_even_acceptance(1, 2048).has_value());   // not even if every draft is right
+}
+
+TEST(Controller, ExplainsItsEstimatesWithTheirErrors) {
+  Controller controller;
+  run(controller, 1, segmented_cost, constant(0.6), {.depth = 2048, .tokens = 300});
+  const core::Json json = controller.explain();
+  ASSERT_EQ(json.find("costs")->as_array()->size(), 9u);
+  double one_row = 0;
+  EXPECT_TRUE(json.find("costs")->as_array()->front().find("step_us")->as_double(one_row));
+  EXPECT_NEAR(one_row, 1000 * segmented_cost(1, 2200, 0), 1500);
+  EXPECT_EQ(json.find("acceptance")->as_array()->size(), static_cast<std::size_t>(kDraftGrades));
+  EXPECT_GE(json.find("last_decision")->find("choices")->as_array()->size(), 9u);
+  EXPECT_NE(Controller().explain().find("costs"), nullptr);
+}
+
+}  // namespace
+}  // namespace segue::speculate
