@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sweep, exactness, explain and shapes on small problems: what the documents hold, not how fast
+// anything is.
+#include <gtest/gtest.h>
+
+#include "lab/exactness.h"
+#include "lab/explain.h"
+#include "lab/shapes.h"
+#include "lab/sweep.h"
+
+namespace segue::lab {
+namespace {
+
+double number(const core::Json& json, std::string_view key) {
+  double value = -1;
+  const core::Json* member = json.find(key);
+  return member != nullptr && member->as_double(value) ? value : -1;
+}
+
+std::string text(const core::Json& json, std::string_view key) {
+  const core::Json* member = json.find(key);
+  return member != nullptr && member->as_string() != nullptr ? *member->as_string() : "";
+}
+
+ExplainOptions direct(attention::Policy policy, int rows, int batch = 1, int decode_rows = 1) {
+  ExplainOptions options;
+  options.shape = *parse_shape("16,8,256");
+  options.policy = policy;
+  options.rows = rows;
+  options.batch = batch;
+  options.decode_rows = decode_rows;
+  return options;
+}
+
+std::string fired(const core::Json& json) {
+  for (const core::Json& clause : *json.find("clauses")->as_array()) {
+    if (*clause.find("fired")->as_bool()) return text(clause, "name");
+  }
+  return "";
+}
+
+TEST(Shapes, AreNumbersOrPublishedNames) {
+  EXPECT_EQ(parse_shape("4,1,256")->shape.head_dim, 256);
+  EXPECT_EQ(parse_shape("32,16,256,1024")->shape.window, 1024);
+  EXPECT_EQ(parse_shape("gemma-4-31b-global")->shape.kv_heads, 4);
+  EXPECT_EQ(parse_shape("gemma-4-31b-sliding-tp2")->shape.q_heads, 16);
+  EXPECT_EQ(parse_shape("llama-70b")->shape.group(), 8);
+  for (const std::string bad : {"", "4", "4,1", "4,1,256,", "4,1,256,0,1", "a,b,c", "5,2,256",
+                                "4,1,250", "4,1,256,-1", "gemma-9"}) {
+    const Result<NamedShape> shape = parse_shape(bad);
+    ASSERT_FALSE(shape.ok()) << bad;
+    EXPECT_EQ(shape.error().code, ErrorCode::kUsage) << bad;
+  }
+  EXPECT_NE(parse_shape("gemma-9").error().message.find("s-direct"), std::string::npos);
+}
+
+TEST(Explain, NamesTheClauseAndTheWorkgroups) {
+  const Result<core::Json> two = explain(direct(attention::Policy::kStock, 2));
+  ASSERT_TRUE(two.ok());
+  EXPECT_EQ(fired(*two), "max_seqlen_q > 1");
+  EXPECT_EQ(number(*two, "workgroups"), 8);
+  EXPECT_EQ(text(*two, "path"), "whole");
+  const Result<core::Json> one = explain(direct(attention::Policy::kStock, 1));
+  EXPECT_EQ(number(*one, "workgroups"), 128);
+  EXPECT_EQ(fired(*explain(direct(attention::Policy::kStock, 1, 64))),
+            "num_seqs > seq_threshold_3D");
+  EXPECT_EQ(fired(*explain(direct(attention::Policy::kPr45450, 2, 1, 2))), "");
+  const Result<std::string> page = explain_text(direct(attention::Policy::kStock, 2));
+  ASSERT_TRUE(page.ok());
+  EXPECT_NE(page->find("max_seqlen_q > 1"), std::string::npos);
+  EXPECT_NE(page->find("max_seqlen_q = 2"), std::string::npos);
+}
+
+TEST(Explain, TakesAnotherDevicesWorkgroups) {
+  ExplainOptions options = direct(attention::Policy::kSegue, 4);
+  options.workgroups = 132;
+  EXPECT_GE(number(*explain(options), "workgroups"), 110);
+}
+
+TEST(Explain, RefusesAnUnknownKernelWithTheNames) {
+  ExplainOptions options = direct(attention::Policy::kSegue, 4);
+  options.kernel = "gpu";
+  const Result<core::Json> result = explain(options);
+  ASSERT_FALSE(result.ok());
+  EXPECT_NE(result.error().message.find("reference"), std::string::npos);
+}
+
+TEST(Kernels, AreListedWithTheReferenceLast) {
+  const core::Json json = kernels_json();
+  const core::Json::Array& rows = *json.find("kernels")->as_array();
+  ASSERT_FALSE(rows.empty());
+  EXPECT_EQ(text(rows.back(), "name"), "reference");
+  EXPECT_NE(kernels_table().find("reference"), std::string::npos);
+}
+
+TEST(Sweep, ChecksAndTimesEveryCell) {
+  for (const CacheState cache : {CacheState::kWarm, CacheState::kCold}) {
+    SweepOptions options;
+    options.shapes = {*parse_shape("4,1,64"), *parse_shape("4,2,64,100")};
+    options.depths = {40, 600};
+    options.rows = {1, 3};
+    options.policies = {attention::Policy::kSegue, attention::Policy::kStock};
+    options.cache = cache;
+    options.threads = 2;
+    options.rounds = 2;
+    const Result<core::Json> sweep = run_sweep(options);
+    ASSERT_TRUE(sweep.ok()) << sweep.error().message;
+    EXPECT_GT(number(*sweep, "read_gbps"), 0);
+    const core::Json::Array& cells = *sweep->find("cells")->as_array();
+    ASSERT_EQ(cells.size(), 2u * 2 * 2 * 2);
+    for (const core::Json& cell : cells) {
+      EXPECT_EQ(cell.find("us")->find("samples")->as_array()->size(), 2u);
+      EXPECT_GT(number(cell, "percent_of_read"), 0);
+      EXPECT_GT(number(cell, "ratio_to_one_row"), 0);
+      EXPECT_EQ(number(cell, "checked_rows"), number(cell, "rows"));
+      if (text(cell, "policy") == "stock" && number(cell, "rows") == 3) {
+        EXPECT_EQ(text(cell, "clause"), "max_seqlen_q > 1");
+        EXPECT_EQ(text(cell, "path"), "whole");
+      }
+    }
+    EXPECT_NE(sweep_table(*sweep).find("4,2,64,100"), std::string::npos);
+  }
+}
+
+TEST(Sweep, RefusesADepthBelowItsRows) {
+  SweepOptions options;
+  options.shapes = {*parse_shape("4,1,64")};
+  options.depths = {2};
+  options.rows = {4};
+  options.policies = {attention::Policy::kSegue};
+  const Result<core::Json> sweep = run_sweep(options);
+  ASSERT_FALSE(sweep.ok());
+  EXPECT_EQ(sweep.error().code, ErrorCode::kUsage);
+}
+
+TEST(Exactness, HoldsEveryCaseOfTheFirstKernel) {
+  int calls = 0;
+  ExactnessOptions options;
+  options.threads = 2;
+  options.progress = [&](double) { ++calls; };
+  const Result<core::Json> result = run_exactness(options);
+  ASSERT_TRUE(result.ok()) << result.error().message;
+  EXPECT_TRUE(*result->find("ok")->as_bool()) << exactness_table(*result);
+  EXPECT_GE(result->find("cases")->as_array()->size(), 18u);
+  EXPECT_GE(calls, 18);
+  options.cancelled = [] { return true; };
+  EXPECT_EQ(run_exactness(options).error().code, ErrorCode::kCancelled);
+}
+
+}  // namespace
+}  // namespace segue::lab
