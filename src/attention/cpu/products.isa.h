@@ -123,6 +123,8 @@ void score_rows(int rows, const float* q, const TileList& list, int begin, int e
   for (; begin < end; ++begin) score_tile<Kv, R, 1>(q, list, begin, head_dim, ahead, scores);
 }
 
+constexpr int kNearKeys = 8;  // rows of V on the way from the second-level cache to the first
+
 /// o[r][dims] += sum over keys first .. last of p[r][key] V[key][dims], for R rows and 32 P dims from `dim` on (P = 0:
 /// 16 dims); starts from zero if `fresh`. `v` has the rows of V by key.
 ///
@@ -145,6 +147,7 @@ template <class Kv, int R, int P>
   for (int key = first; key < last; ++key) {
     fetch(f);
     const auto* row = reinterpret_cast<const typename Kv::Element*>(v[key]) + dim;
+    prefetch_near(reinterpret_cast<const typename Kv::Element*>(v[key + kNearKeys]) + dim);
     Vec x[kVecs];
     if constexpr (P == 0) {
       x[0] = Kv::sixteen(row);

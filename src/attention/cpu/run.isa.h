@@ -32,7 +32,7 @@ struct Block {
   int width;           // keys
   int first, last;     // keys that any row sees, relative to begin
   TileList tiles;
-  const std::byte* v[kBlock];                      // rows of V by key; only visible keys are set
+  const std::byte* v[kBlock + kNearKeys];          // rows of V by key, the visible ones; then the last repeated
   int runs;                                        // contiguous pieces of K, and as many of V
   const std::byte* k_runs[2 * cpu::kMaxTiles];     // [begin, end) pairs
   const std::byte* v_runs[2 * cpu::kMaxTiles];
@@ -107,6 +107,7 @@ void find_keys(const Job& job, Block& block) {
     block.v_runs[2 * block.runs + 1] = v + (to - from) * keys.token_stride;
     ++block.runs;
   }
+  for (int i = 0; i < kNearKeys; ++i) block.v[block.last + i] = block.v[block.last - 1];
 }
 
 /// A fetch of `runs` runs that takes at most `calls` calls.

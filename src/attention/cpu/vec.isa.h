@@ -83,6 +83,7 @@ inline void store_interleaved(float* p, Vec a, Vec b) {
   store(p + 16, _mm512_permutex2var_ps(a, high, b));
 }
 inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+inline void prefetch_near(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
 #elif defined(ISA_avx2)
 
@@ -173,6 +174,7 @@ inline void store_interleaved(float* p, Vec x, Vec y) {
   store_interleaved_half(p + 16, x.b, y.b);
 }
 inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+inline void prefetch_near(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
 #elif defined(ISA_neon)
 
@@ -256,7 +258,8 @@ inline Vec load_bf16_odd(const std::uint16_t* p) {
 inline void store_interleaved(float* p, const Vec& a, const Vec& b) {
   for (int i = 0; i < 4; ++i) vst2q_f32(p + 8 * i, float32x4x2_t{{a.q[i], b.q[i]}});
 }
-inline void prefetch(const void* p) { __builtin_prefetch(p); }
+inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
+inline void prefetch_near(const void* p) { __builtin_prefetch(p); }
 
 #elif defined(ISA_portable)
 
@@ -350,7 +353,8 @@ inline void store_interleaved(float* p, const Vec& a, const Vec& b) {
     p[2 * i + 1] = b.x[i];
   }
 }
-inline void prefetch(const void* p) { __builtin_prefetch(p); }
+inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
+inline void prefetch_near(const void* p) { __builtin_prefetch(p); }
 
 #endif
 
