@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything between the matrix products that works on rows of floats: norms, rotary embedding, gated activations. One
-// table of functions per instruction level; each runs on the calling thread, and callers split by rows. An element's
-// bits do not depend on the length of the call or its place in it (own exp, no libm). `out` may be the input itself
-// unless a function says otherwise.
+// Everything between the matrix products that works on rows of floats: norms, rotary embedding,
+// gated activations. One table of functions per instruction level; each runs on the calling thread,
+// and callers split by rows. An element's bits do not depend on the length of the call or its place
+// in it (own exp, no libm). `out` may be the input itself unless a function says otherwise.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@ enum class RopePairs : std::uint8_t {
 };
 
 struct Elementwise {
-  /// out = x * weight / sqrt(mean(x^2) + eps), each row by itself; weight null means 1. For per-head norms pass
-  /// rows * heads rows of head_dim.
-  void (*rms_norm)(const float* x /*[rows, x_stride]*/, std::int64_t x_stride, const float* weight /*[n] or null*/,
-                   float eps, std::int64_t rows, std::int64_t n, float* out /*[rows, out_stride]*/,
-                   std::int64_t out_stride);
+  /// out = x * weight / sqrt(mean(x^2) + eps), each row by itself; weight null means 1. For
+  /// per-head norms pass rows * heads rows of head_dim.
+  void (*rms_norm)(const float* x /*[rows, x_stride]*/, std::int64_t x_stride,
+                   const float* weight /*[n] or null*/, float eps, std::int64_t rows,
+                   std::int64_t n, float* out /*[rows, out_stride]*/, std::int64_t out_stride);
   /// Rotates the first `rotary` dims of every head in place; the rest is left alone.
   void (*rope)(float* x /*[rows, x_stride], heads of head_dim side by side*/, std::int64_t x_stride,
-               const float* cos_sin /*[rows, 2, rotary / 2], see rope_table*/, std::int64_t rows, int heads,
-               int head_dim, int rotary, RopePairs pairs);
+               const float* cos_sin /*[rows, 2, rotary / 2], see rope_table*/, std::int64_t rows,
+               int heads, int head_dim, int rotary, RopePairs pairs);
   /// out = gelu(gate) * up with the tanh form of gelu.
   void (*gelu_tanh_mul)(const float* gate, const float* up, std::int64_t n, float* out);
   /// out = gate / (1 + exp(-gate)) * up.
@@ -39,8 +39,10 @@ struct Elementwise {
 /// The functions of one level; the level must be available (core::isa_available).
 const Elementwise& elementwise(core::IsaLevel isa);
 
-/// Cosines, then sines, of position * inv_freq[i] for each row; both multiplied by `magnitude`. Angles in double.
-void rope_table(const std::int32_t* positions /*[rows]*/, std::int64_t rows, const float* inv_freq /*[half]*/, int half,
-                float magnitude, float* cos_sin /*[rows, 2, half]*/);
+/// Cosines, then sines, of position * inv_freq[i] for each row; both multiplied by `magnitude`.
+/// Angles in double.
+void rope_table(const std::int32_t* positions /*[rows]*/, std::int64_t rows,
+                const float* inv_freq /*[half]*/, int half, float magnitude,
+                float* cos_sin /*[rows, 2, half]*/);
 
 }  // namespace segue::ops

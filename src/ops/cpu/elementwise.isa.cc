@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elementwise functions and norms. All are bound by reading and writing a few kilobytes in the first-level cache: one
-// pass, 16 elements at a time, the last ones padded with zeros, so that every element sees the same instructions.
+// Elementwise functions and norms. All are bound by reading and writing a few kilobytes in the
+// first-level cache: one pass, 16 elements at a time, the last ones padded with zeros, so that
+// every element sees the same instructions.
 #include "ops/cpu/elementwise.h"
 #include "ops/cpu/vector.isa.h"
 
@@ -9,12 +10,13 @@ namespace {
 
 constexpr int kLanes = 16;
 
-/// x = n ln 2 + r, |r| <= 0.35: returns exp(r) - 1 as its Taylor polynomial of degree 7 (relative error of exp below
-/// 2^-27) and 2^n. The argument must be within [-87, 88].
+/// x = n ln 2 + r, |r| <= 0.35: returns exp(r) - 1 as its Taylor polynomial of degree 7 (relative
+/// error of exp below 2^-27) and 2^n. The argument must be within [-87, 88].
 inline F exp_parts(F x, F& power) {
   const I n = f_round(f_mul(x, f_set(1.44269504f)));
   const F whole = f_from_i(n);
-  F r = f_fma(whole, f_set(-0.693359375f), x);  // ln 2 in two parts; the first has 9 bits, its product is exact
+  F r = f_fma(whole, f_set(-0.693359375f),
+              x);  // ln 2 in two parts; the first has 9 bits, its product is exact
   r = f_fma(whole, f_set(2.12194440e-4f), r);
   F p = f_set(1.0f / 5040);
   p = f_fma(p, r, f_set(1.0f / 720));
@@ -30,15 +32,16 @@ inline F exp_parts(F x, F& power) {
 /// NaN stays NaN: f_min and f_max give their second operand when either is NaN.
 inline F clamp(F x, float low, float high) { return f_max(f_set(low), f_min(f_set(high), x)); }
 
-/// x / (1 + exp(-z)). Above z = 87 and below -87 the exponential is that of the limit: the quotient is x or below
-/// 1e-37 x.
+/// x / (1 + exp(-z)). Above z = 87 and below -87 the exponential is that of the limit: the quotient
+/// is x or below 1e-37 x.
 inline F times_logistic(F x, F z) {
   F power;
   const F p = exp_parts(clamp(f_sub(f_zero(), z), -87.0f, 87.0f), power);
   return f_div(x, f_add(f_set(1.0f), f_fma(p, power, power)));
 }
 
-/// tanh(x) = t / (t + 2), t = exp(2 x) - 1, on |x|, sign restored. Beyond 10 it is 1 to the last bit.
+/// tanh(x) = t / (t + 2), t = exp(2 x) - 1, on |x|, sign restored. Beyond 10 it is 1 to the last
+/// bit.
 inline F tanh16(F x) {
   const I sign = i_and(f_bits(x), i_set(static_cast<std::int32_t>(0x80000000u)));
   const F size = f_min(f_set(10.0f), f_from_bits(i_and(f_bits(x), i_set(0x7fffffff))));
@@ -80,7 +83,9 @@ void scale(const float* x, float factor, std::int64_t n, float* out) {
 
 void softcap(const float* x, float cap, std::int64_t n, float* out) {
   const float inverse = 1.0f / cap;
-  for_each_pair(x, x, n, out, [cap, inverse](F a, F) { return f_mul(f_set(cap), tanh16(f_mul(a, f_set(inverse)))); });
+  for_each_pair(x, x, n, out, [cap, inverse](F a, F) {
+    return f_mul(f_set(cap), tanh16(f_mul(a, f_set(inverse))));
+  });
 }
 
 /// Sum of the lanes as a fixed tree.
@@ -114,16 +119,17 @@ inline float sum_of_squares(const float* x, std::int64_t n) {
   return sum_lanes(f_add(f_add(acc[0], acc[1]), f_add(acc[2], acc[3])));
 }
 
-void rms_norm(const float* x, std::int64_t x_stride, const float* weight, float eps, std::int64_t rows, std::int64_t n,
-              float* out, std::int64_t out_stride) {
+void rms_norm(const float* x, std::int64_t x_stride, const float* weight, float eps,
+              std::int64_t rows, std::int64_t n, float* out, std::int64_t out_stride) {
   for (std::int64_t row = 0; row < rows; ++row) {
     const float* in = x + row * x_stride;
     const float mean = sum_of_squares(in, n) / static_cast<float>(n);
     const F factor = f_set(1.0f / __builtin_sqrtf(mean + eps));
-    for_each_pair(in, weight != nullptr ? weight : in, n, out + row * out_stride, [factor, weight](F a, F w) {
-      const F unit = f_mul(a, factor);
-      return weight != nullptr ? f_mul(unit, w) : unit;
-    });
+    for_each_pair(in, weight != nullptr ? weight : in, n, out + row * out_stride,
+                  [factor, weight](F a, F w) {
+                    const F unit = f_mul(a, factor);
+                    return weight != nullptr ? f_mul(unit, w) : unit;
+                  });
   }
 }
 
@@ -131,7 +137,8 @@ void rms_norm(const float* x, std::int64_t x_stride, const float* weight, float 
 inline void rotate_split(float* x, const float* cosine, const float* sine, int half) {
   int i = 0;
   for (; i + kLanes <= half; i += kLanes) {
-    const F a = f_load(x + i), b = f_load(x + half + i), c = f_load(cosine + i), s = f_load(sine + i);
+    const F a = f_load(x + i), b = f_load(x + half + i), c = f_load(cosine + i),
+            s = f_load(sine + i);
     f_store(x + i, f_sub(f_mul(a, c), f_mul(b, s)));
     f_store(x + half + i, f_add(f_mul(b, c), f_mul(a, s)));
   }
@@ -150,8 +157,8 @@ inline void rotate_adjacent(float* x, const float* cosine, const float* sine, in
   }
 }
 
-void rope(float* x, std::int64_t x_stride, const float* cos_sin, std::int64_t rows, int heads, int head_dim, int rotary,
-          RopePairs pairs) {
+void rope(float* x, std::int64_t x_stride, const float* cos_sin, std::int64_t rows, int heads,
+          int head_dim, int rotary, RopePairs pairs) {
   const int half = rotary / 2;
   for (std::int64_t row = 0; row < rows; ++row) {
     const float* cosine = cos_sin + row * rotary;

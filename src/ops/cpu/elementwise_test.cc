@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Norms, rotary embedding and activations at every level against double, and element by element independence.
+// Norms, rotary embedding and activations at every level against double, and element by element
+// independence.
 #include "ops/cpu/elementwise.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +24,8 @@ constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
 class ElementwiseTest : public testing::TestWithParam<IsaLevel> {
  protected:
   void SetUp() override {
-    if (!core::isa_available(GetParam())) GTEST_SKIP() << "this CPU has no " << core::isa_name(GetParam());
+    if (!core::isa_available(GetParam()))
+      GTEST_SKIP() << "this CPU has no " << core::isa_name(GetParam());
     ops_ = &elementwise(GetParam());
   }
   const Elementwise* ops_ = nullptr;
@@ -66,8 +68,8 @@ TEST_P(ElementwiseTest, GatedActivationsAreWithinRounding) {
     const double z = 1.5957691216057308 * (x + 0.044715 * x * x * x);
     expected_gelu.push_back(1.5 * reference::gelu_tanh(x));
     expected_silu.push_back(1.5 * reference::silu(x));
-    // exp moves by |z| roundoffs when z moves by one; z itself has four. Beyond exp(-87) the kernel's result stays at
-    // that of the limit, itself below 2^-125 of x.
+    // exp moves by |z| roundoffs when z moves by one; z itself has four. Beyond exp(-87) the
+    // kernel's result stays at that of the limit, itself below 2^-125 of x.
     const double flush = 1.5 * std::fabs(x) * std::exp(-86.9);
     bounds_gelu.push_back(core::function_bound(12, 6 * std::fabs(z), expected_gelu.back()) + flush);
     bounds_silu.push_back(core::function_bound(12, 2 * std::fabs(x), expected_silu.back()) + flush);
@@ -95,22 +97,29 @@ TEST_P(ElementwiseTest, RmsNormIsWithinRoundingForAnyLength) {
     const std::vector<float> weight = normals(static_cast<std::size_t>(n), 2);
     for (const bool weighted : {true, false}) {
       std::vector<float> y(static_cast<std::size_t>(rows * (n + 1)), kPoison);
-      ops_->rms_norm(x.data(), stride, weighted ? weight.data() : nullptr, 1e-6f, rows, n, y.data(), n + 1);
+      ops_->rms_norm(x.data(), stride, weighted ? weight.data() : nullptr, 1e-6f, rows, n, y.data(),
+                     n + 1);
       std::vector<float> found;
       std::vector<double> expected, bounds;
       for (std::int64_t row = 0; row < rows; ++row) {
         const float* in = x.data() + row * stride;
         double squares = 0;
-        for (std::int64_t i = 0; i < n; ++i) squares += static_cast<double>(in[i]) * static_cast<double>(in[i]);
-        const double factor = 1 / std::sqrt(squares / static_cast<double>(n) + static_cast<double>(1e-6f));
+        for (std::int64_t i = 0; i < n; ++i)
+          squares += static_cast<double>(in[i]) * static_cast<double>(in[i]);
+        const double factor =
+            1 / std::sqrt(squares / static_cast<double>(n) + static_cast<double>(1e-6f));
         for (std::int64_t i = 0; i < n; ++i) {
-          const double w = weighted ? static_cast<double>(weight[static_cast<std::size_t>(i)]) : 1.0;
+          const double w =
+              weighted ? static_cast<double>(weight[static_cast<std::size_t>(i)]) : 1.0;
           found.push_back(y[static_cast<std::size_t>(row * (n + 1) + i)]);
           expected.push_back(static_cast<double>(in[i]) * factor * w);
-          // Half of the relative error of the sum of squares (64 at a time, then a tree) and six roundings.
-          bounds.push_back(core::function_bound(6, static_cast<double>(n / 64 + 8) / 2, expected.back()));
+          // Half of the relative error of the sum of squares (64 at a time, then a tree) and six
+          // roundings.
+          bounds.push_back(
+              core::function_bound(6, static_cast<double>(n / 64 + 8) / 2, expected.back()));
         }
-        EXPECT_TRUE(std::isnan(y[static_cast<std::size_t>(row * (n + 1) + n)])) << "wrote past the row";
+        EXPECT_TRUE(std::isnan(y[static_cast<std::size_t>(row * (n + 1) + n)]))
+            << "wrote past the row";
       }
       const core::Verdict verdict = core::within_bounds(found, expected, bounds);
       EXPECT_TRUE(verdict.ok) << n << ": " << verdict.message;
@@ -124,7 +133,8 @@ TEST_P(ElementwiseTest, RopeRotatesBothPairingsAndLeavesTheRestAlone) {
   const std::int32_t positions[kRows] = {0, 7, 100000};
   std::vector<float> inv_freq(kRotary / 2);
   for (int i = 0; i < kRotary / 2; ++i) {
-    inv_freq[static_cast<std::size_t>(i)] = static_cast<float>(std::pow(10000.0, -2.0 * i / kRotary));
+    inv_freq[static_cast<std::size_t>(i)] =
+        static_cast<float>(std::pow(10000.0, -2.0 * i / kRotary));
   }
   std::vector<float> table(kRows * kRotary, kPoison);
   rope_table(positions, kRows, inv_freq.data(), kRotary / 2, 1.0f, table.data());
@@ -145,7 +155,8 @@ TEST_P(ElementwiseTest, RopeRotatesBothPairingsAndLeavesTheRestAlone) {
           const bool split = pairs == RopePairs::kSplitHalf;
           const int i = split ? d % (kRotary / 2) : d / 2;
           const bool first = split ? d < kRotary / 2 : d % 2 == 0;
-          const double angle = static_cast<double>(positions[row]) * static_cast<double>(inv_freq[static_cast<std::size_t>(i)]);
+          const double angle = static_cast<double>(positions[row]) *
+                               static_cast<double>(inv_freq[static_cast<std::size_t>(i)]);
           const auto a = static_cast<double>(in[split ? i : 2 * i]);
           const auto b = static_cast<double>(in[split ? i + kRotary / 2 : 2 * i + 1]);
           const double c = std::cos(angle), s = std::sin(angle);
@@ -170,15 +181,20 @@ TEST_P(ElementwiseTest, AnElementDoesNotDependOnTheLengthOfTheCall) {
         call(x.data() + first, y.data() + first, n, part.data());
         EXPECT_TRUE(std::isnan(part.back())) << "wrote past the end";
         part.pop_back();
-        EXPECT_TRUE(core::exact(part, std::span<const float>(whole.data() + first, part.size())).ok);
+        EXPECT_TRUE(
+            core::exact(part, std::span<const float>(whole.data() + first, part.size())).ok);
       }
     }
   };
   check(ops_->gelu_tanh_mul);
   check(ops_->silu_mul);
   check(ops_->add);
-  check([&](const float* a, const float*, std::int64_t n, float* out) { ops_->scale(a, 25.3f, n, out); });
-  check([&](const float* a, const float*, std::int64_t n, float* out) { ops_->softcap(a, 30.0f, n, out); });
+  check([&](const float* a, const float*, std::int64_t n, float* out) {
+    ops_->scale(a, 25.3f, n, out);
+  });
+  check([&](const float* a, const float*, std::int64_t n, float* out) {
+    ops_->softcap(a, 30.0f, n, out);
+  });
 }
 
 TEST_P(ElementwiseTest, NanStaysNan) {
@@ -199,8 +215,11 @@ TEST_P(ElementwiseTest, NanStaysNan) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Levels, ElementwiseTest,
-                         testing::Values(IsaLevel::kPortable, IsaLevel::kNeon, IsaLevel::kAvx2, IsaLevel::kAvx512),
-                         [](const auto& instance) { return std::string(core::isa_name(instance.param)); });
+                         testing::Values(IsaLevel::kPortable, IsaLevel::kNeon, IsaLevel::kAvx2,
+                                         IsaLevel::kAvx512),
+                         [](const auto& instance) {
+                           return std::string(core::isa_name(instance.param));
+                         });
 
 }  // namespace
 }  // namespace segue::ops

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One struct per stored format: how a block of 32 inputs of a tile (layout.h) becomes eight W registers of bytes and
-// the factors of its sums. Every block format is an integer dot product per block (or half block) times exact f32
-// factors: d * scale of a sub-block has at most 19 significant bits.
+// One struct per stored format: how a block of 32 inputs of a tile (layout.h) becomes eight W
+// registers of bytes and the factors of its sums. Every block format is an integer dot product per
+// block (or half block) times exact f32 factors: d * scale of a sub-block has at most 19
+// significant bits.
 #pragma once
 
 #include "ops/cpu/layout.h"

@@ -7,10 +7,10 @@
 
 namespace segue::ops {
 
-#define SEGUE_DECLARE_LEVEL(level)          \
-  namespace level {                         \
-  extern const Kernels kMatrixKernels;      \
-  extern const Elementwise kElementwise;    \
+#define SEGUE_DECLARE_LEVEL(level)       \
+  namespace level {                      \
+  extern const Kernels kMatrixKernels;   \
+  extern const Elementwise kElementwise; \
   }
 SEGUE_DECLARE_LEVEL(portable)
 #if defined(__x86_64__)

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix products of tiles of 16 outputs with panels of 8-bit (or float) rows.
 //
-// One row (decode): every weight byte is read once from memory and used once, so memory bandwidth is the floor: 4.5 to
-// 8.5 bits per weight. Unpacking happens in registers on the way; there are two to four times more issue slots than it
-// needs. Many rows (prefill): the floor is the number of multiply-adds, 512 per row, block and tile: 8 dot instructions
-// of AVX-512 plus conversion, two scalings and the start value. A tile is unpacked once into a scratch buffer that
-// stays in L1 or L2, and panels of up to 16 rows then pass over it with their 16 accumulators in registers (the idea
-// of the register-blocked inner kernel: Goto and van de Geijn 2008, "Anatomy of high-performance matrix
-// multiplication").
+// One row (decode): every weight byte is read once from memory and used once, so memory bandwidth
+// is the floor: 4.5 to 8.5 bits per weight. Unpacking happens in registers on the way; there are
+// two to four times more issue slots than it needs. Many rows (prefill): the floor is the number of
+// multiply-adds, 512 per row, block and tile: 8 dot instructions of AVX-512 plus conversion, two
+// scalings and the start value. A tile is unpacked once into a scratch buffer that stays in L1 or
+// L2, and panels of up to 16 rows then pass over it with their 16 accumulators in registers (the
+// idea of the register-blocked inner kernel: Goto and van de Geijn 2008, "Anatomy of
+// high-performance matrix multiplication").
 //
-// Order of additions, in every kernel of a level: per (row, output) the integer dot product of a block is exact; its
-// float contribution is added to one accumulator, blocks ascending. So a row's bits do not depend on the other rows or
-// on the kernel that ran.
+// Order of additions, in every kernel of a level: per (row, output) the integer dot product of a
+// block is exact; its float contribution is added to one accumulator, blocks ascending. So a row's
+// bits do not depend on the other rows or on the kernel that ran.
 #include "ops/cpu/formats.isa.h"
 #include "ops/cpu/kernels.h"
 
@@ -38,15 +39,19 @@ constexpr core::IsaLevel kLevel = core::IsaLevel::kPortable;
 
 constexpr int kUnpackedBytes = 512 + 128;  // of one block: w, s, t
 
-/// Rows whose dot products advance side by side, so that the instructions of one chain are not all waiting for each
-/// other in the scheduler: with one row after the other it fills up and half of the issue slots are lost.
+/// Rows whose dot products advance side by side, so that the instructions of one chain are not all
+/// waiting for each other in the scheduler: with one row after the other it fills up and half of
+/// the issue slots are lost.
 constexpr int kSideBySide = 4;
 
-/// Adds one block's contribution for R rows from row `first` of a panel of M. `x` is the panel's record of this block.
+/// Adds one block's contribution for R rows from row `first` of a panel of M. `x` is the panel's
+/// record of this block.
 template <Sum Kind, int M, int R>
-[[gnu::always_inline]] inline void accumulate_some(const Block& b, const std::uint8_t* x, int first, F* acc) {
+[[gnu::always_inline]] inline void accumulate_some(const Block& b, const std::uint8_t* x, int first,
+                                                   F* acc) {
   const std::uint8_t* q = x + kBlock * first;
-  const std::uint8_t* factors = x + kBlock * M + 4 * first;  // scale, scale * sum, then three start values
+  const std::uint8_t* factors =
+      x + kBlock * M + 4 * first;  // scale, scale * sum, then three start values
   I dot[R], second[R];
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
@@ -77,7 +82,8 @@ template <Sum Kind, int M, int R>
     F scaled = f_mul(f_from_i(dot[r]), b.s);
     if constexpr (Kind == Sum::kTwoScales) scaled = f_fma(f_from_i(second[r]), b.t, scaled);
     acc[r] = f_fma(scaled, scale, acc[r]);
-    if constexpr (Kind == Sum::kScaleMin) acc[r] = f_fma(b.t, f_set(load_f32(factors + 4 * M + 4 * r)), acc[r]);
+    if constexpr (Kind == Sum::kScaleMin)
+      acc[r] = f_fma(b.t, f_set(load_f32(factors + 4 * M + 4 * r)), acc[r]);
   }
 }
 
@@ -105,8 +111,9 @@ inline int outputs_of_tile(const TileRun& r, std::int64_t tile) {
   return left < kTileOutputs ? static_cast<int>(left) : kTileOutputs;
 }
 
-/// How far ahead of the weights in use the next ones are asked for. Without it a waiting block fills the scheduler and
-/// the loads behind it start too late: the time of the arithmetic adds to that of memory instead of hiding behind it.
+/// How far ahead of the weights in use the next ones are asked for. Without it a waiting block
+/// fills the scheduler and the loads behind it start too late: the time of the arithmetic adds to
+/// that of memory instead of hiding behind it.
 constexpr std::int64_t kPrefetchBytes = 8192;
 
 [[gnu::always_inline]] inline void prefetch_lines(const std::uint8_t* p, int bytes) {
@@ -170,8 +177,8 @@ struct PanelRun {
   float* y;                     // [M, y_stride]
   std::int64_t y_stride;
   int outputs;
-  const std::uint8_t* next;     // the tile after this one, to prefetch along the way
-  int next_bytes;               // per block (or input); 0: nothing to prefetch
+  const std::uint8_t* next;  // the tile after this one, to prefetch along the way
+  int next_bytes;            // per block (or input); 0: nothing to prefetch
 };
 
 template <Sum Kind, int M>
@@ -197,8 +204,9 @@ void run_panel(const PanelRun& p) {
   store_rows(acc, p.y, p.y_stride, p.outputs);
 }
 
-/// Float weights: one accumulator per (row, output), inputs ascending, one fused multiply-add each. Bound by memory for
-/// a few rows (F16 reads 32 bytes per dependent multiply-add of 4 cycles) and by the multiply-adds for many.
+/// Float weights: one accumulator per (row, output), inputs ascending, one fused multiply-add each.
+/// Bound by memory for a few rows (F16 reads 32 bytes per dependent multiply-add of 4 cycles) and
+/// by the multiply-adds for many.
 template <class Format, int M>
 void run_float_panel(const PanelRun& p) {
   F acc[M];
@@ -297,20 +305,23 @@ void run_tiles(const TileRun& r) {
 inline void store_f32(std::uint8_t* p, float value) { std::memcpy(p, &value, 4); }
 inline void store_i32(std::uint8_t* p, std::int32_t value) { std::memcpy(p, &value, 4); }
 
-/// One block of one row into its panel record. The largest magnitude is taken on the bit patterns, where NaN is above
-/// everything, so that a NaN or infinity in the row makes the scale one too instead of vanishing. Blocks whose
-/// magnitudes are below 2^-100 become zero (127 / magnitude would overflow further down).
+/// One block of one row into its panel record. The largest magnitude is taken on the bit patterns,
+/// where NaN is above everything, so that a NaN or infinity in the row makes the scale one too
+/// instead of vanishing. Blocks whose magnitudes are below 2^-100 become zero (127 / magnitude
+/// would overflow further down).
 inline void quantise_block(const float* x, std::uint8_t* q, std::uint8_t* factors, int rows) {
   const F a = f_load(x), b = f_load(x + 16);
   const I magnitude = i_set(0x7fffffff);
-  const std::int32_t bits = i_largest(i_max(i_and(f_bits(a), magnitude), i_and(f_bits(b), magnitude)));
+  const std::int32_t bits =
+      i_largest(i_max(i_and(f_bits(a), magnitude), i_and(f_bits(b), magnitude)));
   constexpr std::int32_t kSmallest = (127 - 100) << 23, kInfinity = 0x7f800000;
   const float largest = __builtin_bit_cast(float, bits);
   const bool usable = bits >= kSmallest && bits < kInfinity;
   const F inverse = f_set(usable ? 127.0f / largest : 0.0f);
   const float scale = bits < kSmallest ? 0.0f : largest / 127.0f;
   const I mask = i_set(usable ? -1 : 0);  // 0 * infinity
-  const I qa = i_and(f_round(f_mul(a, inverse)), mask), qb = i_and(f_round(f_mul(b, inverse)), mask);
+  const I qa = i_and(f_round(f_mul(a, inverse)), mask),
+          qb = i_and(f_round(f_mul(b, inverse)), mask);
   i_store_i8(q, qa);
   i_store_i8(q + 16, qb);
   const std::int32_t first = i_sum(qa), second = i_sum(qb);
@@ -330,8 +341,8 @@ void quantise_rows(const float* x, std::int64_t stride, std::int64_t count, std:
     for (int m = 0; m < rows; ++m) {
       for (std::int64_t block = 0; block < blocks; ++block) {
         std::uint8_t* record = panel + block * rows * kRowBlockBytes;
-        quantise_block(x + (row + m) * stride + block * kBlock, record + kBlock * m, record + kBlock * rows + 4 * m,
-                       rows);
+        quantise_block(x + (row + m) * stride + block * kBlock, record + kBlock * m,
+                       record + kBlock * rows + 4 * m, rows);
       }
     }
   }

@@ -12,24 +12,26 @@
 
 namespace segue::ops {
 
-Result<Matrix> Matrix::prepare(const core::TensorView& tensor, core::IsaLevel isa, WeightMemory& memory,
-                               core::ThreadPool& pool) {
+Result<Matrix> Matrix::prepare(const core::TensorView& tensor, core::IsaLevel isa,
+                               WeightMemory& memory, core::ThreadPool& pool) {
   const core::DTypeInfo info = core::dtype_info(tensor.dtype);
   if (tensor.dtype == core::DType::kI32) {
-    return Error{ErrorCode::kUnsupported, fmt::format("tensor {}: {} is no weight type", tensor.name, info.name)};
+    return Error{ErrorCode::kUnsupported,
+                 fmt::format("tensor {}: {} is no weight type", tensor.name, info.name)};
   }
   const std::int64_t inputs = tensor.shape[0], outputs = tensor.shape[1];
   if (tensor.shape[2] != 1 || tensor.shape[3] != 1 || inputs < 1 || outputs < 1 ||
       inputs % info.block_elements != 0) {
     return Error{ErrorCode::kInvalidFile,
-                 fmt::format("tensor {}: shape [{}, {}, {}, {}] is no matrix of {} (blocks of {})", tensor.name, inputs,
-                             outputs, tensor.shape[2], tensor.shape[3], info.name, info.block_elements)};
+                 fmt::format("tensor {}: shape [{}, {}, {}, {}] is no matrix of {} (blocks of {})",
+                             tensor.name, inputs, outputs, tensor.shape[2], tensor.shape[3],
+                             info.name, info.block_elements)};
   }
   const std::int64_t row_bytes = inputs / info.block_elements * info.block_bytes;
   if (tensor.bytes != outputs * row_bytes || tensor.data == nullptr) {
-    return Error{ErrorCode::kInvalidFile, fmt::format("tensor {}: {} bytes for [{}, {}] {}, which needs {}",
-                                                      tensor.name, tensor.bytes, inputs, outputs, info.name,
-                                                      outputs * row_bytes)};
+    return Error{ErrorCode::kInvalidFile,
+                 fmt::format("tensor {}: {} bytes for [{}, {}] {}, which needs {}", tensor.name,
+                             tensor.bytes, inputs, outputs, info.name, outputs * row_bytes)};
   }
   const std::int64_t tiles = (outputs + kTileOutputs - 1) / kTileOutputs;
   Matrix matrix;
@@ -41,7 +43,8 @@ Result<Matrix> Matrix::prepare(const core::TensorView& tensor, core::IsaLevel is
   matrix.isa_ = isa;
   auto* data = reinterpret_cast<std::uint8_t*>(memory.allocate(matrix.bytes_));
   if (data == nullptr) {
-    return Error{ErrorCode::kNoMemory, fmt::format("tensor {}: no memory for {} bytes", tensor.name, matrix.bytes_)};
+    return Error{ErrorCode::kNoMemory,
+                 fmt::format("tensor {}: no memory for {} bytes", tensor.name, matrix.bytes_)};
   }
   matrix.tiles_ = data;
   constexpr std::int64_t kTilesPerTask = 16;
@@ -59,8 +62,8 @@ Result<Matrix> Matrix::prepare(const core::TensorView& tensor, core::IsaLevel is
 
 void Matrix::dequantize_row(std::int64_t output, float* out) const {
   CHECK(output >= 0 && output < outputs_);
-  read_lane(dtype_, tiles_ + output / kTileOutputs * tile_bytes_, static_cast<int>(output % kTileOutputs), inputs_,
-            out);
+  read_lane(dtype_, tiles_ + output / kTileOutputs * tile_bytes_,
+            static_cast<int>(output % kTileOutputs), inputs_, out);
 }
 
 namespace {
@@ -68,11 +71,13 @@ namespace {
 std::int64_t tiles_of(const Matrix& w) { return (w.outputs() + kTileOutputs - 1) / kTileOutputs; }
 
 /// Part of one product: tiles [first, last) for rows [row, row + rows).
-void run_part(Rows& x, const Product& product, std::int64_t first, std::int64_t last, std::int64_t row,
-              std::int64_t rows, core::ThreadPool& pool, std::uint8_t* scratch) {
+void run_part(Rows& x, const Product& product, std::int64_t first, std::int64_t last,
+              std::int64_t row, std::int64_t rows, core::ThreadPool& pool, std::uint8_t* scratch) {
   const Matrix& w = *product.w;
-  const auto* panels = is_float(w.dtype()) ? reinterpret_cast<const std::uint8_t*>(x.floats(pool)) : x.quantised(pool);
-  const std::int64_t row_bytes = is_float(w.dtype()) ? w.inputs() * 4 : w.inputs() / kBlock * kRowBlockBytes;
+  const auto* panels = is_float(w.dtype()) ? reinterpret_cast<const std::uint8_t*>(x.floats(pool))
+                                           : x.quantised(pool);
+  const std::int64_t row_bytes =
+      is_float(w.dtype()) ? w.inputs() * 4 : w.inputs() / kBlock * kRowBlockBytes;
   TileRun run{};
   run.dtype = w.dtype();
   run.inputs = w.inputs();
@@ -88,12 +93,14 @@ void run_part(Rows& x, const Product& product, std::int64_t first, std::int64_t 
   x.kernels().run(run);
 }
 
-/// Few rows: each thread gets one contiguous share of the bytes of all products, so that it reads one stream.
+/// Few rows: each thread gets one contiguous share of the bytes of all products, so that it reads
+/// one stream.
 void run_streaming(Rows& x, std::span<const Product> products, core::ThreadPool& pool) {
   std::int64_t total = 0;
   for (const Product& product : products) total += product.w->bytes();
   pool.run([&](int worker) {
-    const std::int64_t from = total * worker / pool.threads(), to = total * (worker + 1) / pool.threads();
+    const std::int64_t from = total * worker / pool.threads(),
+                       to = total * (worker + 1) / pool.threads();
     std::int64_t start = 0;
     for (const Product& product : products) {
       const std::int64_t tile_bytes = product.w->tile_bytes(), tiles = tiles_of(*product.w);
@@ -115,12 +122,14 @@ constexpr std::int64_t kStreamingRows = 16;
 void run_tasks(Rows& x, std::span<const Product> products, core::ThreadPool& pool) {
   const std::int64_t row_tasks = (x.rows() + kTaskRows - 1) / kTaskRows;
   std::int64_t tile_tasks = 0;
-  for (const Product& product : products) tile_tasks += (tiles_of(*product.w) + kTaskTiles - 1) / kTaskTiles;
+  for (const Product& product : products)
+    tile_tasks += (tiles_of(*product.w) + kTaskTiles - 1) / kTaskTiles;
   pool.for_each(row_tasks * tile_tasks, [&](std::int64_t task, int worker) {
     const std::int64_t row = task / tile_tasks * kTaskRows;
     std::int64_t rest = task % tile_tasks;
     for (const Product& product : products) {
-      const std::int64_t tiles = tiles_of(*product.w), tasks = (tiles + kTaskTiles - 1) / kTaskTiles;
+      const std::int64_t tiles = tiles_of(*product.w),
+                         tasks = (tiles + kTaskTiles - 1) / kTaskTiles;
       if (rest < tasks) {
         run_part(x, product, rest * kTaskTiles, std::min(tiles, (rest + 1) * kTaskTiles), row,
                  std::min(kTaskRows, x.rows() - row), pool, x.scratch(worker));
@@ -138,7 +147,8 @@ void matmul(Rows& x, std::span<const Product> products, core::ThreadPool& pool) 
   for (const Product& product : products) {
     CHECK(product.w->inputs() == x.inputs() && product.w->isa() == x.isa());
     CHECK(product.y_stride >= product.w->outputs());
-    is_float(product.w->dtype()) ? static_cast<void>(x.floats(pool)) : static_cast<void>(x.quantised(pool));
+    is_float(product.w->dtype()) ? static_cast<void>(x.floats(pool))
+                                 : static_cast<void>(x.quantised(pool));
   }
   x.reserve_scratch(pool.threads());
   x.rows() <= kStreamingRows ? run_streaming(x, products, pool) : run_tasks(x, products, pool);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix: the weights of one linear layer, repacked once at load so that 16 outputs are computed side by side. The
-// repacking is lossless and keeps the number of bytes of the file's block format (decoding is bound by them).
-// matmul: y = W x for several matrices over the same rows.
+// Matrix: the weights of one linear layer, repacked once at load so that 16 outputs are computed
+// side by side. The repacking is lossless and keeps the number of bytes of the file's block format
+// (decoding is bound by them). matmul: y = W x for several matrices over the same rows.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,12 @@ class Matrix {
  public:
   Matrix() = default;  // empty: outputs() == 0
 
-  /// Repacks a 1- or 2-dimensional tensor (shape[0] inputs, shape[1] outputs) into `memory`, in parallel. The tensor's
-  /// bytes are not needed afterwards. Every dtype but I32; inputs must be whole blocks of the dtype. Fails with
-  /// kInvalidFile when shape and bytes disagree, kUnsupported for the dtype, kNoMemory.
-  static Result<Matrix> prepare(const core::TensorView& tensor, core::IsaLevel isa, WeightMemory& memory,
-                                core::ThreadPool& pool);
+  /// Repacks a 1- or 2-dimensional tensor (shape[0] inputs, shape[1] outputs) into `memory`, in
+  /// parallel. The tensor's bytes are not needed afterwards. Every dtype but I32; inputs must be
+  /// whole blocks of the dtype. Fails with kInvalidFile when shape and bytes disagree, kUnsupported
+  /// for the dtype, kNoMemory.
+  static Result<Matrix> prepare(const core::TensorView& tensor, core::IsaLevel isa,
+                                WeightMemory& memory, core::ThreadPool& pool);
 
   std::int64_t outputs() const { return outputs_; }
   std::int64_t inputs() const { return inputs_; }
@@ -36,7 +37,7 @@ class Matrix {
   /// The stored weights of one output as floats: the embedding lookup of a tied table.
   void dequantize_row(std::int64_t output, float* out /*[inputs]*/) const;
 
-  const std::uint8_t* tiles() const { return tiles_; }         // [tiles, tile_bytes], see layout.h
+  const std::uint8_t* tiles() const { return tiles_; }  // [tiles, tile_bytes], see layout.h
   std::int64_t tile_bytes() const { return tile_bytes_; }
 
  private:
@@ -52,8 +53,9 @@ struct Product {
   std::int64_t y_stride;  // floats between rows, >= w->outputs()
 };
 
-/// All products in one parallel region. The bits of a row of y are a function of that row of x, the matrix and the
-/// instruction level only: not of the other rows, the other products or the number of threads.
+/// All products in one parallel region. The bits of a row of y are a function of that row of x, the
+/// matrix and the instruction level only: not of the other rows, the other products or the number
+/// of threads.
 void matmul(Rows& x, std::span<const Product> products, core::ThreadPool& pool);
 
 inline void matmul(Rows& x, const Product& product, core::ThreadPool& pool) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of every format at every level against the double reference, and the promise that a row's bits depend on
-// nothing beside it.
+// Products of every format at every level against the double reference, and the promise that a
+// row's bits depend on nothing beside it.
 #include "ops/cpu/matrix.h"
 
 #include <gmock/gmock.h>
@@ -24,8 +24,9 @@ using core::DType;
 using core::IsaLevel;
 
 constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
-constexpr DType kWeightTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
-                                  DType::kQ5_1, DType::kQ8_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+constexpr DType kWeightTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ4_0,
+                                  DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
+                                  DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
 
 std::vector<IsaLevel> levels() {
   std::vector<IsaLevel> out;
@@ -35,15 +36,18 @@ std::vector<IsaLevel> levels() {
   return out;
 }
 
-/// A tensor of random bytes whose f16 factors are ordinary numbers, followed by bytes that no one may read.
+/// A tensor of random bytes whose f16 factors are ordinary numbers, followed by bytes that no one
+/// may read.
 class RandomTensor {
  public:
-  RandomTensor(DType dtype, std::int64_t inputs, std::int64_t outputs, unsigned seed) : random_(seed) {
+  RandomTensor(DType dtype, std::int64_t inputs, std::int64_t outputs, unsigned seed)
+      : random_(seed) {
     const core::DTypeInfo info = core::dtype_info(dtype);
     const std::int64_t blocks = inputs / info.block_elements * outputs;
     bytes_.resize(static_cast<std::size_t>(blocks * info.block_bytes));
     for (auto& byte : bytes_) byte = static_cast<std::uint8_t>(random_());
-    for (std::int64_t block = 0; block < blocks; ++block) set_factors(dtype, bytes_.data() + block * info.block_bytes);
+    for (std::int64_t block = 0; block < blocks; ++block)
+      set_factors(dtype, bytes_.data() + block * info.block_bytes);
     view_.name = "random";
     view_.dtype = dtype;
     view_.dims = 2;
@@ -89,7 +93,8 @@ std::vector<float> random_rows(std::int64_t rows, std::int64_t inputs, unsigned 
   std::normal_distribution<float> normal;
   std::vector<float> x(static_cast<std::size_t>(rows * inputs));
   for (float& value : x) value = normal(random);
-  for (std::int64_t i = 0; i < inputs && i < 32; ++i) x[static_cast<std::size_t>(i)] = 0;  // one block of zeros
+  for (std::int64_t i = 0; i < inputs && i < 32; ++i)
+    x[static_cast<std::size_t>(i)] = 0;  // one block of zeros
   return x;
 }
 
@@ -112,8 +117,8 @@ std::vector<Case> cases() {
 }
 
 std::string name_of(const Case& c, IsaLevel isa) {
-  return std::string(core::isa_name(isa)) + " " + std::string(core::dtype_info(c.dtype).name) + " " +
-         std::to_string(c.inputs) + " -> " + std::to_string(c.outputs);
+  return std::string(core::isa_name(isa)) + " " + std::string(core::dtype_info(c.dtype).name) +
+         " " + std::to_string(c.inputs) + " -> " + std::to_string(c.outputs);
 }
 
 class MatrixTest : public testing::Test {
@@ -124,7 +129,8 @@ class MatrixTest : public testing::Test {
     return std::move(matrix).value();
   }
   /// y [rows, outputs] and poison beyond every row, checked to be untouched.
-  std::vector<float> product(const Matrix& w, const float* x, std::int64_t rows, core::ThreadPool& pool) {
+  std::vector<float> product(const Matrix& w, const float* x, std::int64_t rows,
+                             core::ThreadPool& pool) {
     const std::int64_t stride = w.outputs() + 3;
     std::vector<float> y(static_cast<std::size_t>(rows * stride), kPoison);
     Rows activations(w.isa());
@@ -189,7 +195,8 @@ TEST_F(MatrixTest, ARowHasTheSameBitsAloneAndBesideOthers) {
           const std::vector<float> some = product(w, x.data() + first * c.inputs, rows, pool_);
           const std::span<const float> expected(all.data() + first * c.outputs, some.size());
           const core::Verdict verdict = core::exact(some, expected);
-          ASSERT_TRUE(verdict.ok) << name_of(c, isa) << ", " << rows << " rows: " << verdict.message;
+          ASSERT_TRUE(verdict.ok) << name_of(c, isa) << ", " << rows
+                                  << " rows: " << verdict.message;
         }
       }
     }
@@ -217,18 +224,22 @@ TEST_F(MatrixTest, ManyRowsInManyTasksHaveTheBitsOfOne) {
 
 TEST_F(MatrixTest, ThreadsAndSharedRegionsChangeNoBit) {
   core::ThreadPool one(1), three(3);
-  const RandomTensor a(DType::kQ5_0, 640, 1024, 7), b(DType::kQ8_0, 640, 40, 8), d(DType::kF16, 640, 7, 9);
+  const RandomTensor a(DType::kQ5_0, 640, 1024, 7), b(DType::kQ8_0, 640, 40, 8),
+      d(DType::kF16, 640, 7, 9);
   const std::vector<float> x = random_rows(40, 640, 10);
   for (IsaLevel isa : levels()) {
-    const Matrix wa = prepare(a.view(), isa), wb = prepare(b.view(), isa), wd = prepare(d.view(), isa);
+    const Matrix wa = prepare(a.view(), isa), wb = prepare(b.view(), isa),
+                 wd = prepare(d.view(), isa);
     for (std::int64_t rows : {1, 5, 40}) {
-      const std::vector<float> ya = product(wa, x.data(), rows, one), yb = product(wb, x.data(), rows, one),
+      const std::vector<float> ya = product(wa, x.data(), rows, one),
+                               yb = product(wb, x.data(), rows, one),
                                yd = product(wd, x.data(), rows, one);
       for (core::ThreadPool* pool : {&one, &pool_, &three}) {
         std::vector<float> ta(ya.size(), kPoison), tb(yb.size(), kPoison), td(yd.size(), kPoison);
         Rows activations(isa);
         activations.assign(x.data(), rows, 640);
-        const Product products[] = {{&wa, ta.data(), 1024}, {&wb, tb.data(), 40}, {&wd, td.data(), 7}};
+        const Product products[] = {
+            {&wa, ta.data(), 1024}, {&wb, tb.data(), 40}, {&wd, td.data(), 7}};
         matmul(activations, products, *pool);
         EXPECT_TRUE(core::exact(ta, ya).ok);
         EXPECT_TRUE(core::exact(tb, yb).ok);
@@ -248,7 +259,8 @@ TEST_F(MatrixTest, DequantisedRowsAreTheStoredWeights) {
       std::vector<double> bounds;
       const std::vector<double> expected = reference::weights_of(tensor.view(), output);
       // Two roundings at most, of a product that may be cancelled by the minimum.
-      for (double value : expected) bounds.push_back(core::summation_bound(2, std::fabs(value) + 1));
+      for (double value : expected)
+        bounds.push_back(core::summation_bound(2, std::fabs(value) + 1));
       const core::Verdict verdict = core::within_bounds(row, expected, bounds);
       ASSERT_TRUE(verdict.ok) << name_of(c, IsaLevel::kPortable) << ": " << verdict.message;
     }
@@ -297,16 +309,20 @@ TEST_F(MatrixTest, RefusesTensorsThatAreNoMatrixOfTheirType) {
   const RandomTensor tensor(DType::kQ4_K, 256, 4, 16);
   core::TensorView view = tensor.view();
   view.shape[0] = 128;
-  EXPECT_EQ(Matrix::prepare(view, IsaLevel::kPortable, memory_, pool_).error().code, ErrorCode::kInvalidFile);
+  EXPECT_EQ(Matrix::prepare(view, IsaLevel::kPortable, memory_, pool_).error().code,
+            ErrorCode::kInvalidFile);
   view = tensor.view();
   view.bytes -= 1;
-  EXPECT_EQ(Matrix::prepare(view, IsaLevel::kPortable, memory_, pool_).error().code, ErrorCode::kInvalidFile);
+  EXPECT_EQ(Matrix::prepare(view, IsaLevel::kPortable, memory_, pool_).error().code,
+            ErrorCode::kInvalidFile);
   view = tensor.view();
   view.shape[2] = 2;
-  EXPECT_EQ(Matrix::prepare(view, IsaLevel::kPortable, memory_, pool_).error().code, ErrorCode::kInvalidFile);
+  EXPECT_EQ(Matrix::prepare(view, IsaLevel::kPortable, memory_, pool_).error().code,
+            ErrorCode::kInvalidFile);
   view = tensor.view();
   view.dtype = DType::kI32;
-  EXPECT_EQ(Matrix::prepare(view, IsaLevel::kPortable, memory_, pool_).error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(Matrix::prepare(view, IsaLevel::kPortable, memory_, pool_).error().code,
+            ErrorCode::kUnsupported);
 }
 
 TEST(WeightMemoryTest, HandsOutAlignedZeroedMemoryThatSurvivesAMove) {

@@ -21,7 +21,8 @@ double half(const std::uint8_t* p) {
 
 int bit(const std::uint8_t* bytes, int index) { return (bytes[index / 8] >> (index % 8)) & 1; }
 
-/// Q4_0, Q4_1, Q5_0, Q5_1: element e < 16 in the low nibble of byte e, e >= 16 in the high nibble of byte e - 16.
+/// Q4_0, Q4_1, Q5_0, Q5_1: element e < 16 in the low nibble of byte e, e >= 16 in the high nibble
+/// of byte e - 16.
 double legacy(DType type, const std::uint8_t* block, int e) {
   const bool has_minimum = type == DType::kQ4_1 || type == DType::kQ5_1;
   const bool has_fifth = type == DType::kQ5_0 || type == DType::kQ5_1;
@@ -83,7 +84,8 @@ double element(DType type, const std::uint8_t* block, int e) {
   }
 }
 
-/// The part of a weight that its whole block shares (the minimum), added as a term of its own by the kernels.
+/// The part of a weight that its whole block shares (the minimum), added as a term of its own by
+/// the kernels.
 double shared_part(DType type, const std::uint8_t* block, int e) {
   switch (type) {
     case DType::kQ4_1:
@@ -104,8 +106,8 @@ std::vector<double> weights_of(const core::TensorView& tensor, std::int64_t outp
   std::vector<double> out;
   for (std::int64_t i = 0; i < inputs; ++i) {
     const std::int64_t block = i / info.block_elements;
-    out.push_back(
-        element(tensor.dtype, row + block * info.block_bytes, static_cast<int>(i % info.block_elements)));
+    out.push_back(element(tensor.dtype, row + block * info.block_bytes,
+                          static_cast<int>(i % info.block_elements)));
   }
   return out;
 }
@@ -117,7 +119,8 @@ QuantisedRow quantise(const float* x, std::int64_t inputs) {
     for (int i = 0; i < 32; ++i) largest = std::fmax(largest, std::fabs(x[block + i]));
     row.scales.push_back(largest / 127.0f);
     const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
-    for (int i = 0; i < 32; ++i) row.q.push_back(static_cast<int>(std::nearbyintf(x[block + i] * inverse)));
+    for (int i = 0; i < 32; ++i)
+      row.q.push_back(static_cast<int>(std::nearbyintf(x[block + i] * inverse)));
   }
   return row;
 }
@@ -131,8 +134,8 @@ Sum dot(const core::TensorView& tensor, std::int64_t output, const QuantisedRow&
   Sum sum;
   for (std::int64_t i = 0; i < inputs; i += 16) {
     const std::int64_t block = i / info.block_elements;
-    const double shared =
-        shared_part(tensor.dtype, bytes + block * info.block_bytes, static_cast<int>(i % info.block_elements));
+    const double shared = shared_part(tensor.dtype, bytes + block * info.block_bytes,
+                                      static_cast<int>(i % info.block_elements));
     const auto scale = static_cast<double>(row.scales[static_cast<std::size_t>(i / 32)]);
     double scaled = 0, total = 0;
     for (std::int64_t j = i; j < i + 16; ++j) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading file blocks: one struct per format says where a block's scales are and what its eight k-groups of four
-// elements hold; the writers of nibbles, fifth and sixth bits are shared.
+// Reading file blocks: one struct per format says where a block's scales are and what its eight
+// k-groups of four elements hold; the writers of nibbles, fifth and sixth bits are shared.
 #include "ops/cpu/repack.h"
 
 #include <bit>
@@ -30,13 +30,17 @@ struct Place {
   int lane;
 
   /// `pairs[g]`: low nibbles are group g, high nibbles group g + 4.
-  void set_nibbles(int g, std::uint32_t pairs) const { store_u32(quants + 64 * g + 4 * lane, pairs); }
+  void set_nibbles(int g, std::uint32_t pairs) const {
+    store_u32(quants + 64 * g + 4 * lane, pairs);
+  }
   /// The fifth bits of the four elements of group g.
   void set_fifth(int g, std::uint32_t four_bits) const {
     std::uint8_t* byte = quants + 256 + 8 * g + lane / 2;
     *byte = static_cast<std::uint8_t>(*byte | (four_bits << (4 * (lane % 2))));
   }
-  void set_sixth(int half, std::uint32_t bits) const { store_u32(quants + 256 + 64 * half + 4 * lane, bits); }
+  void set_sixth(int half, std::uint32_t bits) const {
+    store_u32(quants + 256 + 64 * half + 4 * lane, bits);
+  }
 };
 
 void repack_q8_0(const std::uint8_t* block, const Place& to, std::uint8_t* scales) {
@@ -44,9 +48,10 @@ void repack_q8_0(const std::uint8_t* block, const Place& to, std::uint8_t* scale
   for (int g = 0; g < 8; ++g) to.set_nibbles(g, load_u32(block + 2 + 4 * g));
 }
 
-/// Q4_0, Q4_1, Q5_0, Q5_1: `halves` f16 factors, then four bytes of fifth bits if there are any, then 16 bytes whose
-/// low nibbles are elements 0..15 and whose high ones are 16..31.
-void repack_legacy(const std::uint8_t* block, int halves, bool fifth, const Place& to, std::uint8_t* scales) {
+/// Q4_0, Q4_1, Q5_0, Q5_1: `halves` f16 factors, then four bytes of fifth bits if there are any,
+/// then 16 bytes whose low nibbles are elements 0..15 and whose high ones are 16..31.
+void repack_legacy(const std::uint8_t* block, int halves, bool fifth, const Place& to,
+                   std::uint8_t* scales) {
   for (int i = 0; i < halves; ++i) copy_half(scales + 32 * i + 2 * to.lane, block + 2 * i);
   block += 2 * halves;
   if (fifth) {
@@ -67,13 +72,15 @@ void repack_k_scales(const std::uint8_t* block, int lane, std::uint8_t* scales) 
     const int minimum = b < 4 ? s[b + 4] & 63 : (s[b + 4] >> 4) | ((s[b] >> 6) << 4);
     scales[64 + 16 * b + lane] = static_cast<std::uint8_t>((scale & 15) | ((minimum & 15) << 4));
     std::uint8_t& upper = scales[192 + 16 * (b / 2) + lane];
-    upper = static_cast<std::uint8_t>(upper | (((scale >> 4) | ((minimum >> 4) << 2)) << (4 * (b % 2))));
+    upper = static_cast<std::uint8_t>(upper |
+                                      (((scale >> 4) | ((minimum >> 4) << 2)) << (4 * (b % 2))));
   }
 }
 
 constexpr std::uint32_t kNibbles = 0x0f0f0f0f;
 
-/// Sub-block `b` of Q4_K and Q5_K is one half of the nibbles of 32 bytes; here both halves belong to one block.
+/// Sub-block `b` of Q4_K and Q5_K is one half of the nibbles of 32 bytes; here both halves belong
+/// to one block.
 void repack_k_nibbles(const std::uint8_t* qs, int b, const Place& to) {
   const std::uint8_t* chunk = qs + 32 * (b / 2);
   const int shift = 4 * (b % 2);
@@ -121,7 +128,8 @@ void repack_q6_k(const std::uint8_t* block, int b, const Place& to, std::uint8_t
   to.set_sixth(1, upper[1]);
 }
 
-void repack_block(DType dtype, const std::uint8_t* block, int b, const Place& to, std::uint8_t* scales) {
+void repack_block(DType dtype, const std::uint8_t* block, int b, const Place& to,
+                  std::uint8_t* scales) {
   switch (dtype) {
     case DType::kQ8_0: return repack_q8_0(block, to, scales);
     case DType::kQ4_0: return repack_legacy(block, 1, false, to, scales);
@@ -160,7 +168,8 @@ float half_at(const std::uint8_t* p) {
   return core::f16_to_f32(bits);
 }
 
-void read_block(DType dtype, const std::uint8_t* quants, const std::uint8_t* scales, int b, int lane, float* out) {
+void read_block(DType dtype, const std::uint8_t* quants, const std::uint8_t* scales, int b,
+                int lane, float* out) {
   int q[kBlock];
   read_quants(dtype, quants, lane, q);
   const float d = half_at(scales + 2 * lane);
@@ -183,7 +192,8 @@ void read_block(DType dtype, const std::uint8_t* quants, const std::uint8_t* sca
       const int low = scales[64 + 16 * b + lane];
       const int upper = scales[192 + 16 * (b / 2) + lane] >> (4 * (b % 2));
       const float scale = d * static_cast<float>((low & 15) | ((upper & 3) << 4));
-      const float minimum = half_at(scales + 32 + 2 * lane) * static_cast<float>((low >> 4) | ((upper & 12) << 2));
+      const float minimum =
+          half_at(scales + 32 + 2 * lane) * static_cast<float>((low >> 4) | ((upper & 12) << 2));
       for (int e = 0; e < kBlock; ++e) out[e] = scale * static_cast<float>(q[e]) - minimum;
       return;
     }
@@ -210,8 +220,8 @@ std::int64_t tile_size(DType dtype, std::int64_t inputs) {
   return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
 }
 
-void repack_tile(DType dtype, const std::byte* rows, std::int64_t row_bytes, int outputs, std::int64_t inputs,
-                 std::uint8_t* tile) {
+void repack_tile(DType dtype, const std::byte* rows, std::int64_t row_bytes, int outputs,
+                 std::int64_t inputs, std::uint8_t* tile) {
   const auto* source = reinterpret_cast<const std::uint8_t*>(rows);
   if (is_float(dtype)) {
     const int size = core::dtype_info(dtype).block_bytes;
@@ -255,7 +265,8 @@ void read_lane(DType dtype, const std::uint8_t* tile, int lane, std::int64_t inp
   const std::int64_t blocks = inputs / kBlock;
   const std::uint8_t* scales = tile + blocks * layout.quant_bytes;
   for (std::int64_t block = 0; block < blocks; ++block) {
-    read_block(dtype, tile + block * layout.quant_bytes, scales + block / layout.group_blocks * layout.scale_bytes,
+    read_block(dtype, tile + block * layout.quant_bytes,
+               scales + block / layout.group_blocks * layout.scale_bytes,
                static_cast<int>(block % layout.group_blocks), lane, out + block * kBlock);
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between the file's block formats and the tiles of layout.h, lossless in both directions. Plain code: it runs once per
-// load and is bound by memory for Q8_0, by shuffling nibbles for the rest.
+// Between the file's block formats and the tiles of layout.h, lossless in both directions. Plain
+// code: it runs once per load and is bound by memory for Q8_0, by shuffling nibbles for the rest.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +14,11 @@ namespace segue::ops {
 std::int64_t tile_size(core::DType dtype, std::int64_t inputs);
 
 /// Fills one tile (zeroed by the caller) from `outputs` <= 16 rows of the file.
-void repack_tile(core::DType dtype, const std::byte* rows /*[outputs, row_bytes]*/, std::int64_t row_bytes,
-                 int outputs, std::int64_t inputs, std::uint8_t* tile);
+void repack_tile(core::DType dtype, const std::byte* rows /*[outputs, row_bytes]*/,
+                 std::int64_t row_bytes, int outputs, std::int64_t inputs, std::uint8_t* tile);
 
 /// The weights of output `lane` of a tile as floats.
-void read_lane(core::DType dtype, const std::uint8_t* tile, int lane, std::int64_t inputs, float* out /*[inputs]*/);
+void read_lane(core::DType dtype, const std::uint8_t* tile, int lane, std::int64_t inputs,
+               float* out /*[inputs]*/);
 
 }  // namespace segue::ops

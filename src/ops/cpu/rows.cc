@@ -15,7 +15,8 @@ constexpr std::int64_t kSerialElements = 32 * 1024;
 
 /// Calls fn(first, count) for runs of whole panels that cover all rows.
 template <class Fn>
-void for_panels(std::int64_t rows, std::int64_t inputs, int panel_rows, core::ThreadPool& pool, Fn fn) {
+void for_panels(std::int64_t rows, std::int64_t inputs, int panel_rows, core::ThreadPool& pool,
+                Fn fn) {
   if (rows * inputs <= kSerialElements) return fn(std::int64_t{0}, rows);
   const std::int64_t panels = (rows + panel_rows - 1) / panel_rows;
   pool.for_each(panels, [&](std::int64_t panel, int) {
@@ -43,9 +44,11 @@ const std::uint8_t* Rows::quantised(core::ThreadPool& pool) {
   const std::int64_t row_bytes = inputs_ / kBlock * kRowBlockBytes;
   const auto needed = static_cast<std::size_t>(rows_ * row_bytes);
   if (quantised_.size() < needed) quantised_.resize(needed);
-  for_panels(rows_, inputs_, kernels_->panel_rows, pool, [&](std::int64_t first, std::int64_t count) {
-    kernels_->quantise(x_ + first * stride_, stride_, count, inputs_, quantised_.data() + first * row_bytes);
-  });
+  for_panels(rows_, inputs_, kernels_->panel_rows, pool,
+             [&](std::int64_t first, std::int64_t count) {
+               kernels_->quantise(x_ + first * stride_, stride_, count, inputs_,
+                                  quantised_.data() + first * row_bytes);
+             });
   quantised_ready_ = true;
   return quantised_.data();
 }

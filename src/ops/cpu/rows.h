@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows: the activations of one matrix product, quantised once and read by every matrix that shares them (q, k, v; gate
-// and up). A row is cut into blocks of 32 values with one f32 scale (largest magnitude / 127) and int8 values; nothing
-// about a row depends on its neighbours.
+// Rows: the activations of one matrix product, quantised once and read by every matrix that shares
+// them (q, k, v; gate and up). A row is cut into blocks of 32 values with one f32 scale (largest
+// magnitude / 127) and int8 values; nothing about a row depends on its neighbours.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,11 @@ class Rows {
   /// Rows and the matrices they meet must be of the same instruction level.
   explicit Rows(core::IsaLevel isa);
 
-  /// Names the activations; reads nothing yet. `x` must stay unchanged until the last product over these rows.
-  /// Buffers grow to the largest size seen and are kept. `stride` (floats between rows) 0 means `inputs`.
-  void assign(const float* x /*[rows, stride]*/, std::int64_t rows, std::int64_t inputs, std::int64_t stride = 0);
+  /// Names the activations; reads nothing yet. `x` must stay unchanged until the last product over
+  /// these rows. Buffers grow to the largest size seen and are kept. `stride` (floats between rows)
+  /// 0 means `inputs`.
+  void assign(const float* x /*[rows, stride]*/, std::int64_t rows, std::int64_t inputs,
+              std::int64_t stride = 0);
 
   std::int64_t rows() const { return rows_; }
   std::int64_t inputs() const { return inputs_; }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sixteen outputs side by side, in the registers of one instruction level: F = 16 floats, I = 16 int32, W = 64 bytes
-// (4 bytes for each of 16 outputs). AVX-512 has them as one register, AVX2 as two, the others as four vectors of 16
-// bytes. Only what the kernels need; included by *.isa.cc files inside nothing, everything has internal linkage.
+// Sixteen outputs side by side, in the registers of one instruction level: F = 16 floats, I = 16
+// int32, W = 64 bytes (4 bytes for each of 16 outputs). AVX-512 has them as one register, AVX2 as
+// two, the others as four vectors of 16 bytes. Only what the kernels need; included by *.isa.cc
+// files inside nothing, everything has internal linkage.
 //
-// S is W prepared for dot_signed: unsigned with 128 added on AVX-512, whose dot product wants one unsigned side (the
-// accumulator then starts at -128 * sum of the activations), plain int8 elsewhere.
+// S is W prepared for dot_signed: unsigned with 128 added on AVX-512, whose dot product wants one
+// unsigned side (the accumulator then starts at -128 * sum of the activations), plain int8
+// elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +43,9 @@ inline F f_zero() { return _mm512_setzero_ps(); }
 inline F f_set(float x) { return _mm512_set1_ps(x); }
 inline F f_load(const void* p) { return _mm512_loadu_ps(p); }
 inline void f_store(void* p, F a) { _mm512_storeu_ps(p, a); }
-inline F f_load_part(const float* p, int n) { return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p); }
+inline F f_load_part(const float* p, int n) {
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p);
+}
 inline void f_store_part(float* p, F a, int n) {
   _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), a);
 }
@@ -71,14 +75,24 @@ inline I i_and(I a, I b) { return _mm512_and_si512(a, b); }
 inline I i_or(I a, I b) { return _mm512_or_si512(a, b); }
 inline I i_max(I a, I b) { return _mm512_max_epi32(a, b); }
 template <int N>
-inline I i_shl(I a) { return _mm512_slli_epi32(a, N); }
+inline I i_shl(I a) {
+  return _mm512_slli_epi32(a, N);
+}
 template <int N>
-inline I i_shr(I a) { return _mm512_srli_epi32(a, N); }
-inline I i_from_u8(const void* p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
-inline I i_from_i8(const void* p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
+inline I i_shr(I a) {
+  return _mm512_srli_epi32(a, N);
+}
+inline I i_from_u8(const void* p) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+}
+inline I i_from_i8(const void* p) {
+  return _mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+}
 inline std::int32_t i_largest(I a) { return _mm512_reduce_max_epi32(a); }
 inline std::int32_t i_sum(I a) { return _mm512_reduce_add_epi32(a); }
-inline void i_store_i8(void* p, I a) { _mm_storeu_si128(static_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a)); }
+inline void i_store_i8(void* p, I a) {
+  _mm_storeu_si128(static_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a));
+}
 
 inline W w_load(const void* p) { return _mm512_loadu_si512(p); }
 inline void w_store(void* p, W a) { _mm512_storeu_si512(p, a); }
@@ -93,15 +107,19 @@ inline W w_fifth(W a, const void* mask) {
 /// Puts bits 2 J and 2 J + 1 of every byte of `upper` at bits 4 and 5 of `a`.
 template <int J>
 inline W w_sixth(W a, W upper) {
-  const W placed = J < 2 ? _mm512_slli_epi32(upper, J < 2 ? 4 - 2 * J : 0) : _mm512_srli_epi32(upper, J > 2 ? 2 : 0);
+  const W placed = J < 2 ? _mm512_slli_epi32(upper, J < 2 ? 4 - 2 * J : 0)
+                         : _mm512_srli_epi32(upper, J > 2 ? 2 : 0);
   return _mm512_ternarylogic_epi32(a, placed, _mm512_set1_epi8(0x30), 0xf8);  // a | (placed & 0x30)
 }
 
 template <int Bias>
-inline S s_from_biased(W a) { return _mm512_add_epi8(a, _mm512_set1_epi8(static_cast<char>(128 - Bias))); }
+inline S s_from_biased(W a) {
+  return _mm512_add_epi8(a, _mm512_set1_epi8(static_cast<char>(128 - Bias)));
+}
 inline S s_from_i8(W a) { return _mm512_xor_si512(a, _mm512_set1_epi8(static_cast<char>(0x80))); }
 inline I dot_start(const void* minus_128_sum) { return _mm512_set1_epi32(load_i32(minus_128_sum)); }
-/// The four bytes at x4 are broadcast by the instruction itself, a form that g++ 12 does not find from intrinsics.
+/// The four bytes at x4 are broadcast by the instruction itself, a form that g++ 12 does not find
+/// from intrinsics.
 inline I dot_signed(I acc, S w, const void* x4) {
   typedef std::int32_t Bytes __attribute__((may_alias));
   asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(w), "m"(*static_cast<const Bytes*>(x4)));
@@ -111,8 +129,12 @@ inline I dot_unsigned(I acc, W w, const void* x4) { return dot_signed(acc, w, x4
 
 #elif defined(ISA_avx2)
 
-struct F { __m256 lo, hi; };
-struct I { __m256i lo, hi; };
+struct F {
+  __m256 lo, hi;
+};
+struct I {
+  __m256i lo, hi;
+};
 using W = I;
 using S = I;
 
@@ -131,7 +153,9 @@ inline F f_add(F a, F b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi
 inline F f_sub(F a, F b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
 inline F f_mul(F a, F b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
 inline F f_div(F a, F b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
-inline F f_fma(F a, F b, F c) { return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)}; }
+inline F f_fma(F a, F b, F c) {
+  return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
 inline F f_min(F a, F b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
 inline F f_max(F a, F b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
 inline F f_from_i(I a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
@@ -157,9 +181,13 @@ inline I i_and(I a, I b) { return {_mm256_and_si256(a.lo, b.lo), _mm256_and_si25
 inline I i_or(I a, I b) { return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)}; }
 inline I i_max(I a, I b) { return {_mm256_max_epi32(a.lo, b.lo), _mm256_max_epi32(a.hi, b.hi)}; }
 template <int N>
-inline I i_shl(I a) { return {_mm256_slli_epi32(a.lo, N), _mm256_slli_epi32(a.hi, N)}; }
+inline I i_shl(I a) {
+  return {_mm256_slli_epi32(a.lo, N), _mm256_slli_epi32(a.hi, N)};
+}
 template <int N>
-inline I i_shr(I a) { return {_mm256_srli_epi32(a.lo, N), _mm256_srli_epi32(a.hi, N)}; }
+inline I i_shr(I a) {
+  return {_mm256_srli_epi32(a.lo, N), _mm256_srli_epi32(a.hi, N)};
+}
 inline I i_from_u8(const void* p) {
   const __m128i x = _mm_loadu_si128(static_cast<const __m128i*>(p));
   return {_mm256_cvtepu8_epi32(x), _mm256_cvtepu8_epi32(_mm_srli_si128(x, 8))};
@@ -184,7 +212,8 @@ inline std::int32_t i_sum(I a) {
 }
 inline void i_store_i8(void* p, I a) {
   const __m256i pairs = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xd8);
-  const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+  const __m128i bytes =
+      _mm_packs_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
   _mm_storeu_si128(static_cast<__m128i*>(p), bytes);
 }
 
@@ -203,13 +232,16 @@ inline W w_low(W a) {
 }
 inline W w_high(W a) { return w_low({_mm256_srli_epi16(a.lo, 4), _mm256_srli_epi16(a.hi, 4)}); }
 inline __m256i half_fifth(__m256i a, std::int32_t mask) {
-  const __m256i spread = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+  const __m256i spread =
+      _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
   const __m256i bit = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201ull));
-  const __m256i picked = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(mask), spread), bit);
+  const __m256i picked =
+      _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(mask), spread), bit);
   return _mm256_or_si256(a, _mm256_and_si256(_mm256_cmpeq_epi8(picked, bit), _mm256_set1_epi8(16)));
 }
 inline W w_fifth(W a, const void* mask) {
-  return {half_fifth(a.lo, load_i32(mask)), half_fifth(a.hi, load_i32(static_cast<const char*>(mask) + 4))};
+  return {half_fifth(a.lo, load_i32(mask)),
+          half_fifth(a.hi, load_i32(static_cast<const char*>(mask) + 4))};
 }
 template <int J>
 inline __m256i half_sixth(__m256i a, __m256i upper) {
@@ -218,7 +250,9 @@ inline __m256i half_sixth(__m256i a, __m256i upper) {
   return _mm256_or_si256(a, _mm256_and_si256(placed, _mm256_set1_epi8(0x30)));
 }
 template <int J>
-inline W w_sixth(W a, W upper) { return {half_sixth<J>(a.lo, upper.lo), half_sixth<J>(a.hi, upper.hi)}; }
+inline W w_sixth(W a, W upper) {
+  return {half_sixth<J>(a.lo, upper.lo), half_sixth<J>(a.hi, upper.hi)};
+}
 
 template <int Bias>
 inline S s_from_biased(W a) {
@@ -252,15 +286,25 @@ typedef std::uint16_t u16x8 __attribute__((vector_size(16)));
 typedef std::uint8_t u8x16 __attribute__((vector_size(16)));
 typedef std::int8_t i8x16 __attribute__((vector_size(16)));
 
-struct F { f32x4 v[4]; };
-struct I { i32x4 v[4]; };
-struct W { u8x16 v[4]; };
+struct F {
+  f32x4 v[4];
+};
+struct I {
+  i32x4 v[4];
+};
+struct W {
+  u8x16 v[4];
+};
 using S = W;
 
 template <class T, class Fn>
-inline T each(Fn fn) { return {{fn(0), fn(1), fn(2), fn(3)}}; }
+inline T each(Fn fn) {
+  return {{fn(0), fn(1), fn(2), fn(3)}};
+}
 template <class To, class From>
-inline To cast(From a) { return __builtin_bit_cast(To, a); }
+inline To cast(From a) {
+  return __builtin_bit_cast(To, a);
+}
 
 inline F f_set(float x) {
   return each<F>([&](int) { return f32x4{x, x, x, x}; });
@@ -288,7 +332,8 @@ inline F f_fma(F a, F b, F c) {
 #if defined(ISA_neon)
   return each<F>([&](int i) { return cast<f32x4>(vfmaq_f32(c.v[i], a.v[i], b.v[i])); });
 #else
-  return each<F>([&](int i) { return a.v[i] * b.v[i] + c.v[i]; });  // no fused instruction at this level
+  return each<F>(
+      [&](int i) { return a.v[i] * b.v[i] + c.v[i]; });  // no fused instruction at this level
 #endif
 }
 inline F f_min(F a, F b) {
@@ -300,12 +345,20 @@ inline F f_max(F a, F b) {
 inline F f_from_i(I a) {
   return each<F>([&](int i) { return __builtin_convertvector(a.v[i], f32x4); });
 }
+#if defined(ISA_neon)
+inline F f_from_f16(const void* p) {
+  return each<F>([&](int i) {
+    return cast<f32x4>(vcvt_f32_f16(vld1_f16(static_cast<const float16_t*>(p) + 4 * i)));
+  });
+}
+#else
 inline float one_from_f16(std::uint16_t half) {
   const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000u) << 16;
   const std::uint32_t exponent = (half >> 10) & 31u, mantissa = half & 0x3ffu;
   std::uint32_t bits = sign | ((exponent + 112u) << 23) | (mantissa << 13);
   if (exponent == 31) bits = sign | 0x7f800000u | (mantissa << 13);
-  if (exponent == 0) bits = sign | __builtin_bit_cast(std::uint32_t, static_cast<float>(mantissa) * 0x1p-24f);
+  if (exponent == 0)
+    bits = sign | __builtin_bit_cast(std::uint32_t, static_cast<float>(mantissa) * 0x1p-24f);
   return __builtin_bit_cast(float, bits);
 }
 inline F f_from_f16(const void* p) {
@@ -315,6 +368,7 @@ inline F f_from_f16(const void* p) {
   for (int i = 0; i < 16; ++i) out[i] = one_from_f16(half[i]);
   return f_load(out);
 }
+#endif
 inline F f_from_bf16(const void* p) {
   std::uint16_t half[16];
   std::uint32_t out[16];
@@ -324,7 +378,8 @@ inline F f_from_bf16(const void* p) {
 }
 inline I f_bits(F a) { return __builtin_bit_cast(I, a); }
 inline F f_from_bits(I a) { return __builtin_bit_cast(F, a); }
-/// Nearest even for |x| < 2^22: adding 1.5 * 2^23 leaves the integer in the low bits. Saturates nothing.
+/// Nearest even for |x| < 2^22: adding 1.5 * 2^23 leaves the integer in the low bits. Saturates
+/// nothing.
 inline I f_round(F a) {
   const F shifted = f_add(a, f_set(12582912.0f));
   return each<I>([&](int i) { return cast<i32x4>(shifted.v[i]) - 0x4b400000; });
@@ -431,12 +486,12 @@ inline I dot_signed(I acc, S w, const void* x4) {
 /// Unsigned weights are below 64, so they are also signed ones.
 inline I dot_unsigned(I acc, W w, const void* x4) { return dot_signed(acc, w, x4); }
 #else
-/// Four products per output: bytes as the two halves of 16-bit lanes (a product fits), then the two 16-bit products of
-/// an output as the halves of its 32-bit lane.
+/// Four products per output: bytes as the two halves of 16-bit lanes (a product fits), then the two
+/// 16-bit products of an output as the halves of its 32-bit lane.
 inline i32x4 quarter_dot(i32x4 acc, i16x8 even, i16x8 odd, i16x8 x_even, i16x8 x_odd) {
   const i32x4 p = cast<i32x4>(even * x_even), q = cast<i32x4>(odd * x_odd);
-  return acc + (cast<i32x4>(cast<u32x4>(p) << 16) >> 16) + (p >> 16) + (cast<i32x4>(cast<u32x4>(q) << 16) >> 16) +
-         (q >> 16);
+  return acc + (cast<i32x4>(cast<u32x4>(p) << 16) >> 16) + (p >> 16) +
+         (cast<i32x4>(cast<u32x4>(q) << 16) >> 16) + (q >> 16);
 }
 inline I dot_signed(I acc, S w, const void* x4) {
   std::int8_t x[4];
@@ -445,7 +500,8 @@ inline I dot_signed(I acc, S w, const void* x4) {
   const i16x8 x_odd = {x[1], x[3], x[1], x[3], x[1], x[3], x[1], x[3]};
   return each<I>([&](int i) {
     const auto pairs = cast<u16x8>(w.v[i]);
-    return quarter_dot(acc.v[i], cast<i16x8>(pairs << 8) >> 8, cast<i16x8>(pairs) >> 8, x_even, x_odd);
+    return quarter_dot(acc.v[i], cast<i16x8>(pairs << 8) >> 8, cast<i16x8>(pairs) >> 8, x_even,
+                       x_odd);
   });
 }
 inline I dot_unsigned(I acc, W w, const void* x4) { return dot_signed(acc, w, x4); }  // below 64
@@ -453,8 +509,8 @@ inline I dot_unsigned(I acc, W w, const void* x4) { return dot_signed(acc, w, x4
 
 #endif
 
-/// Into the second-level cache. Inlined by force: g++ 12 takes a function that only prefetches for one without effect
-/// and drops the call.
+/// Into the second-level cache. Inlined by force: g++ 12 takes a function that only prefetches for
+/// one without effect and drops the call.
 [[gnu::always_inline]] inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 #if !defined(ISA_avx512)

@@ -14,9 +14,12 @@ constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
 constexpr std::int64_t kSlabBytes = std::int64_t{32} << 20;
 constexpr std::int64_t kAlignment = 64;
 
-constexpr std::int64_t round_up(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }
+constexpr std::int64_t round_up(std::int64_t value, std::int64_t to) {
+  return (value + to - 1) / to * to;
+}
 
-/// A map whose start is a multiple of the huge page size: one page more than asked, ends given back.
+/// A map whose start is a multiple of the huge page size: one page more than asked, ends given
+/// back.
 std::byte* map_aligned(std::int64_t size) {
   const auto padded = static_cast<std::size_t>(size + kHugePage);
   void* map = mmap(nullptr, padded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -27,7 +30,8 @@ std::byte* map_aligned(std::int64_t size) {
   const std::size_t tail = padded - head - static_cast<std::size_t>(size);
   if (head > 0) munmap(start, head);
   if (tail > 0) munmap(start + head + size, tail);
-  madvise(start + head, static_cast<std::size_t>(size), MADV_HUGEPAGE);  // a wish; failure costs only speed
+  madvise(start + head, static_cast<std::size_t>(size),
+          MADV_HUGEPAGE);  // a wish; failure costs only speed
   return start + head;
 }
 
