@@ -74,6 +74,7 @@ function(segue_isa_library NAME)
   set(flags_avx2 -mavx2 -mfma -mf16c)
   set(flags_avx512 -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16
                    -mprefer-vector-width=512)
+  set(flags_neon -march=armv8.2-a+dotprod)
   set(levels portable)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     list(APPEND levels avx2 avx512)

@@ -7,6 +7,11 @@
 
 #include <fstream>
 
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -38,7 +43,7 @@ bool isa_available(IsaLevel level) {
   switch (level) {
     case IsaLevel::kPortable: return true;
 #if defined(__aarch64__)
-    case IsaLevel::kNeon: return true;
+    case IsaLevel::kNeon: return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
 #endif
 #if defined(__x86_64__)
     case IsaLevel::kAvx2:

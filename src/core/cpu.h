@@ -10,7 +10,8 @@
 
 namespace segue::core {
 
-/// One object library per level; kAvx512 needs F, BW, VL, DQ, VNNI and BF16, kAvx2 needs AVX2, FMA and F16C.
+/// One object library per level; kAvx512 needs F, BW, VL, DQ, VNNI and BF16, kAvx2 needs AVX2, FMA and F16C,
+/// kNeon the dot product extension.
 enum class IsaLevel : std::uint8_t { kPortable, kNeon, kAvx2, kAvx512 };
 
 std::string_view isa_name(IsaLevel level);
