@@ -252,17 +252,20 @@ void Controller::observe_tokens(std::int64_t sequence, std::span<const std::int3
 void Controller::observe_step(std::span<const StepRows> rows, double us) {
   if (!(us > 0) || !std::isfinite(us)) return;
   const StepShape shape = shape_of(rows);
+  const std::int64_t changes = costs_.changes();
   costs_.observe_step(shape, us);
   ++steps_;
+  // After a change of verify steps alone nothing tells what a step without drafts takes now.
+  if (costs_.changes() != changes && shape.extra_rows() > 0) baseline_measured_ = false;
   steps_since_verify_ = shape.extra_rows() > 0 ? 0 : steps_since_verify_ + 1;
   total_us_ += us;
   alone_us_ = costs_.step_us({.batch = shape.batch, .rows = shape.batch, .depth = shape.depth});
   budget_steps_ = std::min(budget_steps_ + kProbeShare * us / alone_us_, kLargestBudgetSteps);
   if (probing_) probe_us_ += us;
-  if (!baseline_measured_ && shape.extra_rows() == 0) {
-    baseline_measured_ = true;
+  if (shape.extra_rows() == 0) baseline_measured_ = true;
+  if (shape.extra_rows() == 0 && probe_token_us_ == 0 && probe_us_ > 0) {
     // What the first step cost is known only now.
-    budget_steps_ -= probe_us_ / alone_us_ - static_cast<double>(probe_tokens_);
+    budget_steps_ -= probe_us_ / alone_us_ - static_cast<double>(probe_tokens_) / shape.batch;
     probe_us_ = 0;
     probe_tokens_ = 0;
   }

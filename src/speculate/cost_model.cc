@@ -126,11 +126,12 @@ void DriftingFit::complete(Prediction& prediction) const {
 }
 
 void DriftingFit::widen() {
+  ++changes_;
   const std::size_t n = mean_.size();
   for (std::size_t i = 0; i < n; ++i) covariance_[i * n + i] += prior_variance_[i];
 }
 
-void DriftingFit::observe(Prediction expected, double us) {
+void DriftingFit::observe(Prediction expected, double us, int kind) {
   const std::size_t n = mean_.size();
   for (std::size_t i = 0; i < n; ++i) {
     if (covariance_[i * n + i] < prior_variance_[i]) covariance_[i * n + i] += drift_variance_[i];
@@ -142,18 +143,19 @@ void DriftingFit::observe(Prediction expected, double us) {
   const double surprise = (us - expected.us) / std::hypot(noise_us, expected_error_us);
   constexpr double kFar = 4.0;
   bool widened = false;
+  int& suspicious = suspicious_[static_cast<std::size_t>(kind)];
   if (surprise > kFar) {
     // One in twenty steps may be disturbed; three disturbed in a row are a change.
     ++rejected_;
-    if (++suspicious_ < 3) {
+    if (++suspicious < 3) {
       noise_us *= surprise * surprise;
     } else {
       widen();
       widened = true;
-      suspicious_ = 0;
+      suspicious = 0;
     }
   } else {
-    suspicious_ = 0;
+    suspicious = 0;
     if (surprise < -kFar) {
       widen();
       widened = true;
@@ -225,7 +227,7 @@ void CostModel::observe_step(const StepShape& shape, double us) {
     for (double& d : drift) d *= kDrift;
     step_.start(std::move(mean), std::move(deviation), std::move(drift));
   }
-  step_.observe(step_features(shape, depth_unit_), us);
+  step_.observe(step_features(shape, depth_unit_), us, shape.extra_rows() > 0 ? 1 : 0);
 }
 
 void CostModel::observe_draft(int tokens, std::int64_t depth, double us) {
@@ -235,7 +237,7 @@ void CostModel::observe_draft(int tokens, std::int64_t depth, double us) {
     draft_.start({0.5 * each, 0.8 * each, 0.2 * each}, {each, 0.5 * each, 0.5 * each},
                  {kDrift * each, kDrift * each, kDrift * each});
   }
-  draft_.observe(draft_features(tokens, depth), us);
+  draft_.observe(draft_features(tokens, depth), us, 0);
 }
 
 }  // namespace segue::speculate

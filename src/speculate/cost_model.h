@@ -60,9 +60,11 @@ class DriftingFit {
 
   double mean(const Prediction& features) const;
   void complete(Prediction& prediction) const;   // from its features
-  void observe(Prediction features, double us);
+  /// `kind` 0 or 1: what is far too long for one kind of observation says nothing about the other.
+  void observe(Prediction features, double us, int kind);
   double noise() const { return noise_; }   // relative, of one observation
   std::int64_t rejected() const { return rejected_; }
+  std::int64_t changes() const { return changes_; }   // times at which old and new measurements contradicted each other
 
  private:
   void widen();
@@ -71,8 +73,9 @@ class DriftingFit {
   std::vector<double> drift_variance_;
   std::vector<double> covariance_;   // [coefficients, coefficients]
   double noise_ = 0.05;
-  int suspicious_ = 0;               // observations in a row that were far too long
+  std::array<int, 2> suspicious_{};  // by kind: observations in a row that were far too long
   std::int64_t rejected_ = 0;
+  std::int64_t changes_ = 0;
 };
 
 class CostModel {
@@ -80,6 +83,7 @@ class CostModel {
   bool measured() const { return step_.started(); }
   double noise() const { return step_.noise(); }
   std::int64_t rejected() const { return step_.rejected() + draft_.rejected(); }
+  std::int64_t changes() const { return step_.changes(); }
 
   /// Time of a step. Zero until measured. A verify step is never predicted to be cheaper than the same step with one
   /// row each.
