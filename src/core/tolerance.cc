@@ -19,6 +19,7 @@ namespace {
 
 constexpr double kDerivedFactor = 8;
 constexpr double kRelativeFactor = 2;
+constexpr double kUnderflow = 0x1p-120;
 
 /// "[2, 0, 5]", or "[17]" without a shape.
 std::string coordinates(std::size_t index, std::span<const std::int64_t> shape) {
@@ -97,6 +98,18 @@ double unit_roundoff(KvType type) {
   CHECK(false);
 }
 
+double unit_underflow(KvType type) {
+  switch (type) {
+    case KvType::kF32:
+      return 0x1p-150;
+    case KvType::kF16:
+      return 0x1p-25;
+    case KvType::kBF16:
+      return 0x1p-134;
+  }
+  CHECK(false);
+}
+
 Verdict exact_bytes(std::span<const std::byte> found, std::span<const std::byte> expected,
                     std::size_t element_bytes, std::span<const std::int64_t> shape) {
   if (found.size() != expected.size()) {
@@ -120,7 +133,7 @@ Verdict exact_bytes(std::span<const std::byte> found, std::span<const std::byte>
 }
 
 double derived_bound(const DerivedTerms& terms, double eps_out, double eps_acc) {
-  return eps_out * std::abs(terms.reference) +
+  return eps_out * std::abs(terms.reference) + kUnderflow +
          kDerivedFactor * eps_acc * (1 + terms.score_sum) * terms.absolute_sum;
 }
 

@@ -29,6 +29,10 @@ struct Verdict {
 /// Half the distance between 1 and the next number: f32 2^-24, f16 2^-11, bf16 2^-8.
 double unit_roundoff(KvType type);
 
+/// Half the smallest number above 0, by which a result that underflows may be off whatever its size:
+/// f32 2^-150, f16 2^-25, bf16 2^-134. Added to a grade-B bound of results stored in the type.
+double unit_underflow(KvType type);
+
 /// Grade A on raw memory of elements of `element_bytes`: equal bytes, so -0 differs from 0 and NaN
 /// equals itself. `shape` [..., contiguous] gives the coordinates in the message; empty: a flat
 /// index.
@@ -57,7 +61,8 @@ struct DerivedTerms {
 /// stored result, eps_acc that of the type in which p enters the second product. The first term is
 /// the final rounding; in the second, rounding one score moves its exponential by S relative
 /// roundoffs, and the sum carries it along. Correct float kernels of up to 4,096 keys were measured
-/// to need no more than k = 5.8.
+/// to need no more than k = 5.8. Plus 2^-120: exponentials below the smallest normal float, 2^-126,
+/// may be flushed to zero (a row whose sink outweighs all its keys).
 double derived_bound(const DerivedTerms& terms, double eps_out, double eps_acc);
 
 /// Grade B for a sum of `terms` float terms, each of a few roundings, added one after the other:

@@ -55,7 +55,7 @@ TEST(DerivedTolerance, RoundoffIsHalfAUnitOfTheType) {
 TEST(DerivedTolerance, BoundFollowsTheFormula) {
   const DerivedTerms terms{.reference = -2, .absolute_sum = 3, .score_sum = 4};
   EXPECT_EQ(derived_bound(terms, 0x1p-8, 0x1p-24), 2 * 0x1p-8 + 8 * 0x1p-24 * 5 * 3);
-  EXPECT_EQ(derived_bound({}, 0x1p-8, 0x1p-24), 0);
+  EXPECT_EQ(derived_bound({}, 0x1p-8, 0x1p-24), 0x1p-120);
 }
 
 TEST(DerivedTolerance, JudgesEachElementByItsOwnBound) {
