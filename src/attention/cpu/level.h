@@ -59,6 +59,10 @@ struct Job {
   std::int64_t o_row;         // floats from a row's first output to the next row's
 };
 
+// Largest errors of the softmax's own functions, in units of the last place.
+inline constexpr double kExpUlps = 2.0;
+inline constexpr double kTanhUlps = 3.0;
+
 /// Memory of one worker for one job, not initialised.
 struct Scratch {
   alignas(64) float q[kMaxRows * kRowStride];  // scaled
