@@ -116,7 +116,7 @@ void run_streaming(Rows& x, std::span<const Product> products, core::ThreadPool&
 
 /// Many rows: tasks of some rows (their panels stay in the second-level cache) by some tiles.
 constexpr std::int64_t kTaskRows = 256;
-constexpr std::int64_t kTaskTiles = 8;
+constexpr std::int64_t kTaskTiles = 4;
 constexpr std::int64_t kStreamingRows = 16;
 
 void run_tasks(Rows& x, std::span<const Product> products, core::ThreadPool& pool) {
