@@ -7,22 +7,24 @@
 namespace segue::speculate {
 namespace {
 
-constexpr double kFirstGuess = 0.5;          // acceptance of a drafter that nobody has tried
-constexpr double kFirstWeight = 2;           // trials that the guess is worth
-constexpr double kSharedWeight = 6;          // trials that other sequences' experience is worth at most
-constexpr double kFinishedMemory = 500;      // trials that are kept of finished sequences
-constexpr double kMemory = 400;              // trials, and tokens without a trial
-constexpr int kRecentTrials = 24;            // among which a change is looked for
-constexpr double kTrialsPerChange = 200;     // how rare a change is taken to be
-constexpr double kInheritance = 1.0;         // of a sequence's deviation, carried over to the next position
+constexpr double kFirstGuess = 0.5;      // acceptance of a drafter that nobody has tried
+constexpr double kFirstWeight = 2;       // trials that the guess is worth
+constexpr double kSharedWeight = 6;      // trials that other sequences' experience is worth at most
+constexpr double kFinishedMemory = 500;  // trials that are kept of finished sequences
+constexpr double kMemory = 400;          // trials, and tokens without a trial
+constexpr int kRecentTrials = 24;        // among which a change is looked for
+constexpr double kTrialsPerChange = 200;  // how rare a change is taken to be
+constexpr double kInheritance =
+    1.0;  // of a sequence's deviation, carried over to the next position
 
 double logit(double p) { return std::log(p / (1 - p)); }
 double clamp_probability(double p) { return std::clamp(p, 0.002, 0.998); }
 
-double log_factorial(double n) {   // n <= kRecentTrials + 1
+double log_factorial(double n) {  // n <= kRecentTrials + 1
   static const auto table = [] {
     std::array<double, kRecentTrials + 2> sums{};
-    for (std::size_t i = 1; i < sums.size(); ++i) sums[i] = sums[i - 1] + std::log(static_cast<double>(i));
+    for (std::size_t i = 1; i < sums.size(); ++i)
+      sums[i] = sums[i - 1] + std::log(static_cast<double>(i));
     return sums;
   }();
   return table[static_cast<std::size_t>(n)];
@@ -53,15 +55,18 @@ void SharedAcceptance::archive(const CountTable& counts) {
   }
 }
 
-std::array<SharedAcceptance::Common, kMaxDraft> SharedAcceptance::all_but(const CountTable& own, int grade) const {
+std::array<SharedAcceptance::Common, kMaxDraft> SharedAcceptance::all_but(const CountTable& own,
+                                                                          int grade) const {
   std::array<Common, kMaxDraft> common;
-  double mean = kFirstGuess;   // of all grades
+  double mean = kFirstGuess;  // of all grades
   for (std::size_t i = 0; i < kMaxDraft; ++i) {
     FadingCounts all;
     FadingCounts graded;
     for (std::size_t g = 0; g < kDraftGrades; ++g) {
-      const double trials = std::max(0.0, finished_[g][i].trials + living_[g][i].trials - own[g][i].trials);
-      const double hits = std::clamp(finished_[g][i].hits + living_[g][i].hits - own[g][i].hits, 0.0, trials);
+      const double trials =
+          std::max(0.0, finished_[g][i].trials + living_[g][i].trials - own[g][i].trials);
+      const double hits =
+          std::clamp(finished_[g][i].hits + living_[g][i].hits - own[g][i].hits, 0.0, trials);
       all.trials += trials;
       all.hits += hits;
       if (g == index(grade)) graded = {trials, hits};
@@ -72,9 +77,10 @@ std::array<SharedAcceptance::Common, kMaxDraft> SharedAcceptance::all_but(const 
   return common;
 }
 
-/// Has the probability changed within the last trials? Compares, for every number of last trials, a fresh unknown
-/// probability for them with the one that the older trials show (a small form of Bayesian change detection: Adams and
-/// MacKay 2007). If a change is more likely than not, only the trials after it are kept.
+/// Has the probability changed within the last trials? Compares, for every number of last trials, a
+/// fresh unknown probability for them with the one that the older trials show (a small form of
+/// Bayesian change detection: Adams and MacKay 2007). If a change is more likely than not, only the
+/// trials after it are kept.
 void SequenceAcceptance::judge(int grade, int position, bool hit) {
   FadingCounts& counts = counts_[index(grade)][index(position)];
   Recent& recent = recent_[index(grade)][index(position)];
@@ -83,7 +89,7 @@ void SequenceAcceptance::judge(int grade, int position, bool hit) {
   recent.hits = (recent.hits << 1) | (hit ? 1u : 0u);
   recent.trials = std::min(recent.trials + 1, kRecentTrials);
   const double likely = (counts.hits + 1) / (counts.trials + 2);
-  if ((hit ? likely : 1 - likely) > 0.5) return;   // nothing unexpected
+  if ((hit ? likely : 1 - likely) > 0.5) return;  // nothing unexpected
   double best_ratio = std::log(kTrialsPerChange);
   FadingCounts after_change;
   FadingCounts last;
@@ -91,7 +97,8 @@ void SequenceAcceptance::judge(int grade, int position, bool hit) {
     last.add((recent.hits >> (n - 1) & 1u) != 0);
     const double misses = last.trials - last.hits;
     // Of these hits and misses in this order, all probabilities being alike: h! m! / (n + 1)!
-    const double log_fresh = log_factorial(last.hits) + log_factorial(misses) - log_factorial(last.trials + 1);
+    const double log_fresh =
+        log_factorial(last.hits) + log_factorial(misses) - log_factorial(last.trials + 1);
     const double p = (counts.hits - last.hits + 1) / (counts.trials - last.trials + 2);
     if (!(p > 0 && p < 1)) continue;
     const double ratio = log_fresh - last.hits * std::log(p) - misses * std::log(1 - p);
@@ -136,7 +143,7 @@ void SequenceAcceptance::commit(std::span<const std::int32_t> tokens, SharedAcce
 AcceptanceCurve SequenceAcceptance::curve(int grade, const SharedAcceptance& shared) const {
   const auto common = shared.all_but(counts_, grade);
   AcceptanceCurve curve;
-  double shift = 0;   // of this sequence against the others, as a difference of logits
+  double shift = 0;  // of this sequence against the others, as a difference of logits
   for (std::size_t i = 0; i < kMaxDraft; ++i) {
     const double mean = clamp_probability(common[i].mean);
     const double prior = 1 / (1 + std::exp(-(logit(mean) + kInheritance * shift)));

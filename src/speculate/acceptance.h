@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Acceptance estimates: the probability that the draft at position j is right, given that those before it are, per
-// grade of draft. Counts that fade per sequence, over a prior that all sequences share; a sequence whose recent
-// drafts contradict its older ones forgets the older ones.
+// Acceptance estimates: the probability that the draft at position j is right, given that those
+// before it are, per grade of draft. Counts that fade per sequence, over a prior that all sequences
+// share; a sequence whose recent drafts contradict its older ones forgets the older ones.
 #pragma once
 
 #include <array>
@@ -17,7 +17,8 @@ struct AcceptanceEstimate {
   double mean = 0;
   double error = 0;  // standard deviation
 };
-using AcceptanceCurve = std::array<AcceptanceEstimate, kMaxDraft>;   // by draft position, conditional
+using AcceptanceCurve =
+    std::array<AcceptanceEstimate, kMaxDraft>;  // by draft position, conditional
 
 /// Right and wrong drafts, each fading.
 struct FadingCounts {
@@ -29,15 +30,16 @@ struct FadingCounts {
 
 using CountTable = std::array<std::array<FadingCounts, kMaxDraft>, kDraftGrades>;
 
-/// What sequences teach each other: the counts of those that live and, fading, of those that are finished.
+/// What sequences teach each other: the counts of those that live and, fading, of those that are
+/// finished.
 class SharedAcceptance {
  public:
   /// A living sequence's counts changed.
   void replace(const CountTable& before, const CountTable& after);
   /// A sequence has ended: what it knew stays, until newer sequences push it out.
   void archive(const CountTable& counts);
-  /// What all but the sequence with counts `own` know. A position without trials follows the one before it, a grade
-  /// all grades.
+  /// What all but the sequence with counts `own` know. A position without trials follows the one
+  /// before it, a grade all grades.
   struct Common {
     double mean;
     double trials;
@@ -57,7 +59,9 @@ class SequenceAcceptance {
   AcceptanceCurve curve(int grade, const SharedAcceptance& shared) const;
   const CountTable& counts() const { return counts_; }
   /// Tokens committed since a draft of this grade was last judged.
-  std::int64_t tokens_since_trial(int grade) const { return tokens_since_trial_[static_cast<std::size_t>(grade)]; }
+  std::int64_t tokens_since_trial(int grade) const {
+    return tokens_since_trial_[static_cast<std::size_t>(grade)];
+  }
 
  private:
   struct Pending {
@@ -71,15 +75,16 @@ class SequenceAcceptance {
   std::vector<Pending> pending_;
   std::array<std::int64_t, kDraftGrades> tokens_since_trial_{};
   struct Recent {
-    std::uint32_t hits = 0;   // one bit a trial, the newest lowest
+    std::uint32_t hits = 0;  // one bit a trial, the newest lowest
     int trials = 0;
   };
   CountTable counts_{};
   std::array<std::array<Recent, kMaxDraft>, kDraftGrades> recent_{};
 };
 
-/// Expected tokens of a step that verifies 0, 1, .. drafts: 1 + the sum of the products of the curve.
-/// `deviations`: each position's mean is moved by so many standard deviations.
-std::array<double, kMaxDraft + 1> expected_tokens(const AcceptanceCurve& curve, double deviations = 0);
+/// Expected tokens of a step that verifies 0, 1, .. drafts: 1 + the sum of the products of the
+/// curve. `deviations`: each position's mean is moved by so many standard deviations.
+std::array<double, kMaxDraft + 1> expected_tokens(const AcceptanceCurve& curve,
+                                                  double deviations = 0);
 
 }  // namespace segue::speculate

@@ -9,16 +9,20 @@
 namespace segue::speculate {
 namespace {
 
-constexpr double kProbeShare = 0.005;      // of all time may be lost to probes
+constexpr double kProbeShare = 0.005;  // of all time may be lost to probes
 constexpr double kLargestBudgetSteps = 16;
-constexpr double kLargestCollapse = 3.0;   // a verify step may take so many times as long as one without drafts
-constexpr double kBaselineShare = 0.02;    // of all time may go into measuring a step without drafts for that
-constexpr double kWorthLearning = 0.25;    // of a step, that a probe must promise over the horizon
-constexpr double kChangeSteps = 2000;      // a kernel's cost is taken to change once in so many steps
-// Over so many steps a better choice would pay: as many as there have been, which is all that is known of the future.
+constexpr double kLargestCollapse =
+    3.0;  // a verify step may take so many times as long as one without drafts
+constexpr double kBaselineShare =
+    0.02;  // of all time may go into measuring a step without drafts for that
+constexpr double kWorthLearning = 0.25;  // of a step, that a probe must promise over the horizon
+constexpr double kChangeSteps = 2000;    // a kernel's cost is taken to change once in so many steps
+// Over so many steps a better choice would pay: as many as there have been, which is all that is
+// known of the future.
 constexpr double kShortestHorizon = 32;
 constexpr double kLongestHorizon = 512;
-constexpr double kStaleTokens = 200;       // acceptance that is not observed is taken to change within so many
+constexpr double kStaleTokens =
+    200;  // acceptance that is not observed is taken to change within so many
 
 }  // namespace
 
@@ -38,7 +42,8 @@ std::vector<Controller::Member> Controller::members_of(std::span<const DraftOffe
     member.curve = sequence.acceptance.curve(grade, shared_);
     member.tokens = expected_tokens(member.curve);
     member.stale =
-        1 - std::exp(-static_cast<double>(sequence.acceptance.tokens_since_trial(grade)) / kStaleTokens);
+        1 - std::exp(-static_cast<double>(sequence.acceptance.tokens_since_trial(grade)) /
+                     kStaleTokens);
   }
   return members;
 }
@@ -48,14 +53,16 @@ double Controller::Member::tokens_error(int k, int known) const {
   double variance = 0;
   for (int i = known; i < k; ++i) {
     const AcceptanceEstimate& p = curve[static_cast<std::size_t>(i)];
-    const double change = (tokens[static_cast<std::size_t>(k)] - tokens[static_cast<std::size_t>(i)]) / p.mean;
+    const double change =
+        (tokens[static_cast<std::size_t>(k)] - tokens[static_cast<std::size_t>(i)]) / p.mean;
     const double error = p.error + 0.5 * stale * (1 - p.mean);
     variance += change * change * error * error;
   }
   return std::sqrt(variance);
 }
 
-Controller::Choice Controller::evaluate(const std::vector<Member>& members, std::vector<int> drafts) const {
+Controller::Choice Controller::evaluate(const std::vector<Member>& members,
+                                        std::vector<int> drafts) const {
   Choice choice;
   for (std::size_t i = 0; i < members.size(); ++i) {
     const auto k = static_cast<std::size_t>(drafts[i]);
@@ -71,7 +78,8 @@ Controller::Choice Controller::evaluate(const std::vector<Member>& members, std:
 }
 
 /// For each member the k that is worth its own time when a token is worth 1 / rate.
-std::vector<int> Controller::best_per_member(const std::vector<Member>& members, double rate) const {
+std::vector<int> Controller::best_per_member(const std::vector<Member>& members,
+                                             double rate) const {
   std::vector<int> drafts(members.size(), 0);
   StepShape alone;
   for (const Member& member : members) alone.add({member.offer.depth, 1});
@@ -116,12 +124,15 @@ std::vector<Controller::Choice> Controller::choices_for(const std::vector<Member
   return choices;
 }
 
-/// How much the time saved by `choice` against `best`, per step, is uncertain in what only trying it would tell.
-double Controller::unknown_us(const std::vector<Member>& members, const Choice& choice, const Choice& best) const {
+/// How much the time saved by `choice` against `best`, per step, is uncertain in what only trying
+/// it would tell.
+double Controller::unknown_us(const std::vector<Member>& members, const Choice& choice,
+                              const Choice& best) const {
   double unknown_tokens = 0;
   for (std::size_t i = 0; i < members.size(); ++i) {
     // Drafts that are ready are judged in any case, and so are the first ones of a longer draft.
-    if (!members[i].offer.ready) unknown_tokens += members[i].tokens_error(choice.drafts[i], best.drafts[i]);
+    if (!members[i].offer.ready)
+      unknown_tokens += members[i].tokens_error(choice.drafts[i], best.drafts[i]);
   }
   return std::hypot(costs_.learnable_us(choice.step, best.step), unknown_tokens / best.rate());
 }
@@ -134,23 +145,27 @@ double expected_gain(double loss, double deviation) {
   return deviation * density - loss * 0.5 * std::erfc(z * 0.7071067811865476);
 }
 
-/// The choice that is most worth trying although `best` is expected to be faster: what trying it may bring over the
-/// horizon (expected improvement: Mockus 1975) exceeds what it costs, and the budget allows it.
+/// The choice that is most worth trying although `best` is expected to be faster: what trying it
+/// may bring over the horizon (expected improvement: Mockus 1975) exceeds what it costs, and the
+/// budget allows it.
 const Controller::Choice* Controller::worthwhile_probe(const std::vector<Member>& members,
-                                                       const std::vector<Choice>& choices, const Choice& best) const {
+                                                       const std::vector<Choice>& choices,
+                                                       const Choice& best) const {
   if (!baseline_measured_) {
-    if (best.shape.extra_rows() == 0) return nullptr;   // nothing else is worth knowing before that
+    if (best.shape.extra_rows() == 0) return nullptr;  // nothing else is worth knowing before that
     if (choices[0].us < kBaselineShare * total_us_) return &choices[0];
   }
   const double horizon = std::clamp(static_cast<double>(steps_), kShortestHorizon, kLongestHorizon);
   const Choice* probe = nullptr;
   double most = 0;
   for (const Choice& choice : choices) {
-    if (choice.drafts == best.drafts || (!baseline_measured_ && choice.shape.extra_rows() == 0)) continue;
+    if (choice.drafts == best.drafts || (!baseline_measured_ && choice.shape.extra_rows() == 0))
+      continue;
     const double loss_us = choice.us - choice.tokens / best.rate();
     if (std::max(loss_us, 0.0) > budget_steps_ * choices[0].us) continue;
     const double unknown = unknown_us(members, choice, best);
-    if (unknown < costs_.learnable_us(best.step, choice.step)) continue;   // `best` itself tells more
+    if (unknown < costs_.learnable_us(best.step, choice.step))
+      continue;  // `best` itself tells more
     double gain_us = expected_gain(loss_us, unknown);
     if (choice.shape.extra_rows() > 0 && best.shape.extra_rows() == 0) {
       // Has the kernel become cheaper since it was last seen?
@@ -169,38 +184,46 @@ const Controller::Choice* Controller::worthwhile_probe(const std::vector<Member>
 }
 
 /// Better than no drafts by more than what is not known about it.
-bool Controller::proven(const std::vector<Member>& members, const Choice& choice, const Choice& off) const {
+bool Controller::proven(const std::vector<Member>& members, const Choice& choice,
+                        const Choice& off) const {
   if (choice.shape.extra_rows() == 0) return true;
   // Before a step without drafts was measured: do drafts win however expensive they are?
   if (!baseline_measured_) return choice.tokens > kLargestCollapse * off.tokens;
   double tokens = choice.tokens;
-  for (std::size_t i = 0; i < members.size(); ++i) tokens -= members[i].tokens_error(choice.drafts[i], 0);
+  for (std::size_t i = 0; i < members.size(); ++i)
+    tokens -= members[i].tokens_error(choice.drafts[i], 0);
   const double error_us = CostModel::difference_error_us(choice.step, off.step);
   return tokens / (choice.us + error_us) > off.rate();
 }
 
-std::size_t Controller::best_proven(const std::vector<Member>& members, const std::vector<Choice>& choices) const {
+std::size_t Controller::best_proven(const std::vector<Member>& members,
+                                    const std::vector<Choice>& choices) const {
   std::size_t best = 0;
   for (std::size_t i = 1; i < choices.size(); ++i) {
-    if (choices[i].rate() > choices[best].rate() && proven(members, choices[i], choices[0])) best = i;
+    if (choices[i].rate() > choices[best].rate() && proven(members, choices[i], choices[0]))
+      best = i;
   }
   // The last choice stays unless another is better by more than is known.
   const std::size_t last = choices.size() - 1;
   const double error_us = CostModel::difference_error_us(choices[best].step, choices[last].step);
   const double doubt = std::min(0.02, 0.5 * error_us / choices[best].us);
-  const bool stay = choices[best].rate() < choices[last].rate() * (1 + doubt) && proven(members, choices[last], choices[0]);
+  const bool stay = choices[best].rate() < choices[last].rate() * (1 + doubt) &&
+                    proven(members, choices[last], choices[0]);
   return stay ? last : best;
 }
 
 void Controller::decide(std::span<const DraftOffer> offers, std::span<Decision> decisions) {
   CHECK(decisions.size() == offers.size());
-  settle_probe();
+  probing_ = false;
+  probe_tokens_ = 0;
+  probe_draft_us_ = 0;
   if (offers.empty()) return;
   const std::vector<Member> members = members_of(offers);
   Choice chosen;
   bool probe = false;
   if (!costs_.measured()) {
-    // The first step of all: one step with many drafts tells most, about costs and about acceptance.
+    // The first step of all: one step with many drafts tells most, about costs and about
+    // acceptance.
     std::vector<int> drafts;
     const int cap = std::max(1, options_.max_draft / static_cast<int>(members.size()));
     for (const Member& member : members) drafts.push_back(std::min(cap, member.limit));
@@ -226,21 +249,8 @@ void Controller::decide(std::span<const DraftOffer> offers, std::span<Decision> 
   last_chosen_ = std::move(chosen);
 }
 
-/// A probe costs the time that it took, less the time in which its tokens would have come anyway.
-void Controller::settle_probe() {
-  if (!probing_) return;
-  probing_ = false;
-  ++probes_;
-  if (probe_token_us_ > 0) {
-    const double loss_us = probe_us_ - static_cast<double>(probe_tokens_) * probe_token_us_;
-    budget_steps_ -= loss_us / alone_us_;
-    probe_loss_us_ += loss_us;
-    probe_us_ = 0;
-    probe_tokens_ = 0;
-  }
-}
-
-void Controller::observe_draft(std::int64_t sequence, int grade, std::span<const std::int32_t> tokens) {
+void Controller::observe_draft(std::int64_t sequence, int grade,
+                               std::span<const std::int32_t> tokens) {
   sequences_[sequence].acceptance.draft(grade, tokens);
 }
 
@@ -250,30 +260,47 @@ void Controller::observe_tokens(std::int64_t sequence, std::span<const std::int3
 }
 
 void Controller::observe_step(std::span<const StepRows> rows, double us) {
-  if (!(us > 0) || !std::isfinite(us)) return;
+  if (!(us > 0) || !std::isfinite(us) || rows.empty()) return;
   const StepShape shape = shape_of(rows);
+  const bool verify = shape.extra_rows() > 0;
   const std::int64_t changes = costs_.changes();
   costs_.observe_step(shape, us);
   ++steps_;
-  // After a change of verify steps alone nothing tells what a step without drafts takes now.
-  if (costs_.changes() != changes && shape.extra_rows() > 0) baseline_measured_ = false;
-  steps_since_verify_ = shape.extra_rows() > 0 ? 0 : steps_since_verify_ + 1;
   total_us_ += us;
-  alone_us_ = costs_.step_us({.batch = shape.batch, .rows = shape.batch, .depth = shape.depth});
-  budget_steps_ = std::min(budget_steps_ + kProbeShare * us / alone_us_, kLargestBudgetSteps);
-  if (probing_) probe_us_ += us;
-  if (shape.extra_rows() == 0) baseline_measured_ = true;
-  if (shape.extra_rows() == 0 && probe_token_us_ == 0 && probe_us_ > 0) {
-    // What the first step cost is known only now.
-    budget_steps_ -= probe_us_ / alone_us_ - static_cast<double>(probe_tokens_) / shape.batch;
-    probe_us_ = 0;
-    probe_tokens_ = 0;
+  steps_since_verify_ = verify ? 0 : steps_since_verify_ + 1;
+  // After a change of verify steps alone nothing tells what a step without drafts takes now.
+  if (!verify) baseline_measured_ = true;
+  if (verify && costs_.changes() != changes) baseline_measured_ = false;
+  const double alone_us =
+      costs_.step_us({.batch = shape.batch, .rows = shape.batch, .depth = shape.depth});
+  budget_steps_ = std::min(budget_steps_ + kProbeShare * us / alone_us, kLargestBudgetSteps);
+  if (probing_) {
+    ++probes_;
+    const auto tokens = static_cast<double>(probe_tokens_);
+    if (probe_token_us_ > 0) {
+      charge(us + probe_draft_us_ - tokens * probe_token_us_, alone_us);
+    } else {
+      first_us_ = us + probe_draft_us_;  // what its tokens were worth is known with the first step
+                                         // without drafts
+      first_tokens_ = tokens / shape.batch;
+    }
   }
+  if (!verify && first_us_ > 0) {
+    charge(first_us_ - first_tokens_ * alone_us, alone_us);
+    first_us_ = 0;
+  }
+  probing_ = false;
+}
+
+/// A probe loses the time that it took, less the time in which its tokens would have come anyway.
+void Controller::charge(double loss_us, double alone_us) {
+  budget_steps_ -= loss_us / alone_us;
+  probe_loss_us_ += loss_us;
 }
 
 void Controller::observe_draft_time(int tokens, std::int64_t depth, double us) {
   costs_.observe_draft(tokens, depth, us);
-  if (probing_) probe_us_ += us;
+  if (probing_ && us > 0) probe_draft_us_ += us;
 }
 
 void Controller::forget(std::int64_t sequence) {
@@ -283,7 +310,8 @@ void Controller::forget(std::int64_t sequence) {
   sequences_.erase(found);
 }
 
-std::optional<double> Controller::break_even_acceptance(int k, std::int64_t depth, int batch) const {
+std::optional<double> Controller::break_even_acceptance(int k, std::int64_t depth,
+                                                        int batch) const {
   CHECK(1 <= k && k <= kMaxDraft && batch >= 1);
   if (!costs_.measured()) return std::nullopt;
   StepShape verify;
@@ -310,8 +338,9 @@ std::optional<double> Controller::break_even_acceptance(int k, std::int64_t dept
 
 core::Json Controller::describe(const Choice& choice) const {
   core::Json json = core::Json::object();
-  constexpr std::size_t kShown = 16;   // sequences
-  const auto end = choice.drafts.begin() + static_cast<std::ptrdiff_t>(std::min(kShown, choice.drafts.size()));
+  constexpr std::size_t kShown = 16;  // sequences
+  const auto end =
+      choice.drafts.begin() + static_cast<std::ptrdiff_t>(std::min(kShown, choice.drafts.size()));
   json.set("k", std::vector<int>(choice.drafts.begin(), end));
   json.set("expected_tokens", choice.tokens);
   json.set("expected_us", choice.us);
@@ -330,7 +359,8 @@ core::Json Controller::explain() const {
   json.set("probe_loss_s", probe_loss_us_ * 1e-6);
   json.set("probe_budget_steps", budget_steps_);
   const StepShape& last = last_chosen_.shape;
-  const std::int64_t depth = last.batch > 0 ? static_cast<std::int64_t>(last.depth / last.batch) : 0;
+  const std::int64_t depth =
+      last.batch > 0 ? static_cast<std::int64_t>(last.depth / last.batch) : 0;
   json.set("depth", depth);
   core::Json costs = core::Json::array();
   for (int k = 0; costs_.measured() && k <= options_.max_draft; ++k) {

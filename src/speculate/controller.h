@@ -5,9 +5,9 @@
 // choices change speed, never the text.
 #pragma once
 
-#include <cstdint>
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -43,8 +43,9 @@ struct Decision {
 ///   verified;
 ///   2. `decide` for all sequences of the step; other drafters draft what was decided, then
 ///   `observe_draft`;
-///   3. the target's step; `observe_step` unless the step also held prefill rows;
-///   4. `observe_tokens` with what each sequence committed, drafts and next token.
+///   3. the target's step; `observe_tokens` with what each sequence committed, drafts and next
+///   token;
+///   4. `observe_step`, unless the step also held prefill rows.
 class Controller {
  public:
   explicit Controller(ControllerOptions options = {});
@@ -87,21 +88,21 @@ class Controller {
   /// One sequence of the step being decided, with what its drafts are expected to bring.
   struct Member {
     DraftOffer offer;
-    int limit = 0;      // largest k
-    int previous = 0;   // k of its last step, at most `limit`
-    std::array<double, kMaxDraft + 1> tokens{};        // by k
-    AcceptanceCurve curve{};                           // of its draft
-    double stale = 0;                                  // 0 to 1: how much the curve may have changed unseen
+    int limit = 0;                               // largest k
+    int previous = 0;                            // k of its last step, at most `limit`
+    std::array<double, kMaxDraft + 1> tokens{};  // by k
+    AcceptanceCurve curve{};                     // of its draft
+    double stale = 0;  // 0 to 1: how much the curve may have changed unseen
 
     double tokens_error(int k, int known) const;
   };
 
   /// A choice of k for every member, and what it promises.
   struct Choice {
-    std::vector<int> drafts;   // [members]
+    std::vector<int> drafts;  // [members]
     StepShape shape;
     double tokens = 0;
-    double us = 0;   // drafting included
+    double us = 0;  // drafting included
     CostModel::Prediction step;
     double rate() const { return us > 0 ? tokens / us : 0; }
   };
@@ -110,12 +111,14 @@ class Controller {
   Choice evaluate(const std::vector<Member>& members, std::vector<int> drafts) const;
   std::vector<Choice> choices_for(const std::vector<Member>& members) const;
   std::vector<int> best_per_member(const std::vector<Member>& members, double rate) const;
-  double unknown_us(const std::vector<Member>& members, const Choice& choice, const Choice& best) const;
-  const Choice* worthwhile_probe(const std::vector<Member>& members, const std::vector<Choice>& choices,
-                                 const Choice& best) const;
+  double unknown_us(const std::vector<Member>& members, const Choice& choice,
+                    const Choice& best) const;
+  const Choice* worthwhile_probe(const std::vector<Member>& members,
+                                 const std::vector<Choice>& choices, const Choice& best) const;
   bool proven(const std::vector<Member>& members, const Choice& choice, const Choice& off) const;
-  std::size_t best_proven(const std::vector<Member>& members, const std::vector<Choice>& choices) const;
-  void settle_probe();
+  std::size_t best_proven(const std::vector<Member>& members,
+                          const std::vector<Choice>& choices) const;
+  void charge(double loss_us, double alone_us);
   core::Json describe(const Choice& choice) const;
 
   ControllerOptions options_;
@@ -123,13 +126,15 @@ class Controller {
   SharedAcceptance shared_;
   std::unordered_map<std::int64_t, Sequence> sequences_;
 
-  double alone_us_ = 1;               // the last step, had it been without drafts
-  double budget_steps_ = 1.5;         // time that probes may still lose, in steps without drafts
-  bool baseline_measured_ = false;    // has there been a step without drafts?
-  bool probing_ = false;
-  double probe_us_ = 0;               // of the probe under way
+  double budget_steps_ = 1.5;       // time that probes may still lose, in steps without drafts
+  bool baseline_measured_ = false;  // is there a step without drafts to compare with?
+  bool probing_ = false;            // between the decision and the end of its step
+  double probe_token_us_ =
+      0;  // time per token of the choice that the probe stands in for; 0 in the first step
+  double probe_draft_us_ = 0;
   std::int64_t probe_tokens_ = 0;
-  double probe_token_us_ = 0;         // time per token of the choice that it stands in for
+  double first_us_ = 0;      // a first step that was a probe and is not accounted for yet
+  double first_tokens_ = 0;  // per sequence
   std::int64_t steps_ = 0;
   std::int64_t steps_since_verify_ = 0;
   std::int64_t probes_ = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A simulated engine for the controller's tests: published or invented step costs, synthetic acceptance, noisy
-// clocks. Acceptance is a function of (seed, position), so runs with different k meet the same drafts.
+// A simulated engine for the controller's tests: published or invented step costs, synthetic
+// acceptance, noisy clocks. Acceptance is a function of (seed, position), so runs with different k
+// meet the same drafts.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +17,8 @@ namespace segue::speculate::simulation {
 
 /// Milliseconds of the target's step at `depth` with `rows` rows of one sequence.
 using StepCost = std::function<double(int rows, double depth, std::int64_t token)>;
-/// Probability that draft position j is right (those before it are), at `depth`, after `token` generated tokens.
+/// Probability that draft position j is right (those before it are), at `depth`, after `token`
+/// generated tokens.
 using Acceptance = std::function<double(int j, double depth, std::int64_t token)>;
 
 inline double interpolate(const std::vector<std::pair<double, double>>& points, double x) {
@@ -27,14 +29,17 @@ inline double interpolate(const std::vector<std::pair<double, double>>& points, 
   return y0 + (y1 - y0) * (x - x0) / (x1 - x0);
 }
 
-// The ladder published for gemma-4-31B with its MTP assistant, k = 1, on two Radeon 7900 XT (bench/cases): rates
-// without speculation and with it on the whole-sequence path; acceptance lengths at both ends.
+// The ladder published for gemma-4-31B with its MTP assistant, k = 1, on two Radeon 7900 XT
+// (bench/cases): rates without speculation and with it on the whole-sequence path; acceptance
+// lengths at both ends.
 inline double published_off_ms(double depth) {
   static const std::vector<std::pair<double, double>> points{
       {1024, 1000 / 43.42}, {8192, 1000 / 37.97}, {16384, 1000 / 35.28}, {32768, 1000 / 30.31}};
   return interpolate(points, depth);
 }
-inline double published_acceptance_length(double depth) { return interpolate({{1024, 1.46}, {32768, 1.12}}, depth); }
+inline double published_acceptance_length(double depth) {
+  return interpolate({{1024, 1.46}, {32768, 1.12}}, depth);
+}
 inline double published_stock_ms_per_token(double depth) {
   static const std::vector<std::pair<double, double>> points{
       {1024, 1000 / 59.43}, {8192, 1000 / 32.64}, {16384, 1000 / 23.86}, {32768, 1000 / 8.85}};
@@ -55,30 +60,31 @@ inline double segmented_cost(int rows, double depth, std::int64_t) {
 }
 
 struct Settings {
-  double depth = 1024;          // at the first generated token
+  double depth = 1024;  // at the first generated token
   std::int64_t tokens = 256;
-  double noise = 0.05;          // relative standard deviation of a measured step
-  double spikes = 0.0;          // share of steps that take five times as long
-  bool ready = true;            // drafts exist before the decision and cost nothing; otherwise:
-  double draft_share = 0.03;    // of a decode step, per drafted token
+  double noise = 0.05;        // relative standard deviation of a measured step
+  double spikes = 0.0;        // share of steps that take five times as long
+  bool ready = true;          // drafts exist before the decision and cost nothing; otherwise:
+  double draft_share = 0.03;  // of a decode step, per drafted token
   std::uint64_t seed = 1;
   int max_draft = 8;
-  int fixed = -1;               // k of every step instead of a controller
+  int fixed = -1;  // k of every step instead of a controller
 };
 
 struct Outcome {
   double ms = 0;
   std::int64_t tokens = 0;
   int steps = 0;
-  int switches = 0;   // changes of k between steps that were not probes
+  int switches = 0;  // changes of k between steps that were not probes
   int probes = 0;
-  std::int64_t drafted_tokens = 0;   // of steps with drafts
-  std::vector<int> drafts;           // [steps]
+  std::int64_t drafted_tokens = 0;  // of steps with drafts
+  std::vector<int> drafts;          // [steps]
   double rate() const { return static_cast<double>(tokens) / ms; }
 };
 
 inline double uniform(std::uint64_t seed, std::uint64_t a, std::uint64_t b) {
-  std::uint64_t z = seed * 0x9e3779b97f4a7c15ull + a * 0xd1342543de82ef95ull + b * 0x2545f4914f6cdd1dull;
+  std::uint64_t z =
+      seed * 0x9e3779b97f4a7c15ull + a * 0xd1342543de82ef95ull + b * 0x2545f4914f6cdd1dull;
   for (int i = 0; i < 2; ++i) z = (z ^ (z >> 31)) * 0xbf58476d1ce4e5b9ull;
   return static_cast<double>((z ^ (z >> 30)) >> 11) * 0x1p-53;
 }
@@ -91,8 +97,8 @@ inline double bell(std::uint64_t seed, std::uint64_t step) {
 }
 
 /// One sequence alone, `controller` untouched when settings.fixed >= 0.
-inline Outcome run(Controller& controller, std::int64_t sequence, const StepCost& cost, const Acceptance& acceptance,
-                   const Settings& s) {
+inline Outcome run(Controller& controller, std::int64_t sequence, const StepCost& cost,
+                   const Acceptance& acceptance, const Settings& s) {
   Outcome out;
   int last = -1;
   while (out.tokens < s.tokens) {
@@ -101,14 +107,15 @@ inline Outcome run(Controller& controller, std::int64_t sequence, const StepCost
     // Token n of the sequence is n; a wrong draft is -1.
     std::vector<std::int32_t> drafts;
     for (int j = 0; j < s.max_draft; ++j) {
-      const bool right = uniform(s.seed, static_cast<std::uint64_t>(out.tokens), static_cast<std::uint64_t>(j)) <
-                         acceptance(j, depth, out.tokens);
+      const bool right = uniform(s.seed, static_cast<std::uint64_t>(out.tokens),
+                                 static_cast<std::uint64_t>(j)) < acceptance(j, depth, out.tokens);
       drafts.push_back(right ? static_cast<std::int32_t>(out.tokens) + j : -1);
     }
     Decision decision{std::max(0, s.fixed), false};
     if (s.fixed < 0) {
       if (s.ready) controller.observe_draft(sequence, 0, drafts);
-      const DraftOffer offer{.sequence = sequence, .depth = keys, .available = s.max_draft, .ready = s.ready};
+      const DraftOffer offer{
+          .sequence = sequence, .depth = keys, .available = s.max_draft, .ready = s.ready};
       controller.decide({&offer, 1}, {&decision, 1});
     }
     const int k = decision.draft;
@@ -127,11 +134,12 @@ inline Outcome run(Controller& controller, std::int64_t sequence, const StepCost
         controller.observe_draft(sequence, 0, std::span(drafts).first(static_cast<std::size_t>(k)));
         controller.observe_draft_time(k, keys, draft_ms * 1000);
       }
+      std::vector<std::int32_t> committed;
+      for (int i = 0; i <= accepted; ++i)
+        committed.push_back(static_cast<std::int32_t>(out.tokens) + i);
+      controller.observe_tokens(sequence, committed);
       const StepRows rows{keys, 1 + k};
       controller.observe_step({&rows, 1}, measured * 1000);
-      std::vector<std::int32_t> committed;
-      for (int i = 0; i <= accepted; ++i) committed.push_back(static_cast<std::int32_t>(out.tokens) + i);
-      controller.observe_tokens(sequence, committed);
     }
     out.ms += ms + draft_ms;
     out.tokens += accepted + 1;
@@ -157,13 +165,13 @@ struct Member {
 struct BatchOutcome {
   double ms = 0;
   double tokens = 0;
-  std::vector<double> mean_draft;   // [members] over the second half of the steps
+  std::vector<double> mean_draft;  // [members] over the second half of the steps
 };
 
 /// `cost` is of the whole step, in milliseconds. Ready drafts. `fixed` >= 0: that k for all.
 inline BatchOutcome run_batch(Controller& controller, const std::vector<Member>& members,
-                              const std::function<double(const std::vector<StepRows>&)>& cost, int steps,
-                              std::uint64_t seed, int fixed = -1) {
+                              const std::function<double(const std::vector<StepRows>&)>& cost,
+                              int steps, std::uint64_t seed, int fixed = -1) {
   BatchOutcome out;
   out.mean_draft.assign(members.size(), 0.0);
   std::vector<std::int64_t> tokens(members.size(), 0);
@@ -172,8 +180,8 @@ inline BatchOutcome run_batch(Controller& controller, const std::vector<Member>&
     std::vector<std::vector<std::int32_t>> drafts(members.size());
     for (std::size_t i = 0; i < members.size(); ++i) {
       for (int j = 0; j < 8; ++j) {
-        const bool right = uniform(seed + i, static_cast<std::uint64_t>(tokens[i]), static_cast<std::uint64_t>(j)) <
-                           members[i].acceptance;
+        const bool right = uniform(seed + i, static_cast<std::uint64_t>(tokens[i]),
+                                   static_cast<std::uint64_t>(j)) < members[i].acceptance;
         drafts[i].push_back(right ? static_cast<std::int32_t>(tokens[i]) + j : -1);
       }
       const auto id = static_cast<std::int64_t>(i);
@@ -185,20 +193,25 @@ inline BatchOutcome run_batch(Controller& controller, const std::vector<Member>&
     std::vector<Decision> decisions(members.size(), Decision{std::max(0, fixed), false});
     if (fixed < 0) controller.decide(offers, decisions);
     std::vector<StepRows> rows;
-    for (std::size_t i = 0; i < members.size(); ++i) rows.push_back({offers[i].depth, 1 + decisions[i].draft});
+    for (std::size_t i = 0; i < members.size(); ++i)
+      rows.push_back({offers[i].depth, 1 + decisions[i].draft});
     const double ms = cost(rows);
-    if (fixed < 0) controller.observe_step(rows, 1000 * ms * (1 + 0.05 * bell(seed, static_cast<std::uint64_t>(step))));
     out.ms += ms;
     for (std::size_t i = 0; i < members.size(); ++i) {
       int accepted = 0;
-      while (accepted < decisions[i].draft && drafts[i][static_cast<std::size_t>(accepted)] >= 0) ++accepted;
+      while (accepted < decisions[i].draft && drafts[i][static_cast<std::size_t>(accepted)] >= 0)
+        ++accepted;
       std::vector<std::int32_t> committed;
-      for (int j = 0; j <= accepted; ++j) committed.push_back(static_cast<std::int32_t>(tokens[i]) + j);
+      for (int j = 0; j <= accepted; ++j)
+        committed.push_back(static_cast<std::int32_t>(tokens[i]) + j);
       if (fixed < 0) controller.observe_tokens(static_cast<std::int64_t>(i), committed);
       tokens[i] += accepted + 1;
       out.tokens += accepted + 1;
       if (2 * step >= steps) out.mean_draft[i] += decisions[i].draft * 2.0 / steps;
     }
+    if (fixed < 0)
+      controller.observe_step(
+          rows, 1000 * ms * (1 + 0.05 * bell(seed, static_cast<std::uint64_t>(step))));
   }
   return out;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Situations from public reports that break other engines' control of speculation, as far as a controller alone can
-// show them: everything rejected, a long request beside short ones, a kernel that becomes cheaper, disturbed clocks.
+// Situations from public reports that break other engines' control of speculation, as far as a
+// controller alone can show them: everything rejected, a long request beside short ones, a kernel
+// that becomes cheaper, disturbed clocks.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -16,7 +17,7 @@
 namespace segue::speculate {
 namespace {
 
-using namespace simulation;   // NOLINT(google-build-using-namespace)
+using namespace simulation;  // NOLINT(google-build-using-namespace)
 
 Acceptance constant(double p) {
   return [p](int, double, std::int64_t) { return p; };
@@ -43,14 +44,16 @@ TEST(ControllerSituations, RejectedDraftsCostLittleAtAnyDepthAndBatch) {
         const auto found = run_batch(controller, members, batch_cost(collapse), 256, 3);
         Controller unused;
         const auto off = run_batch(unused, members, batch_cost(collapse), 256, 3, 0);
-        EXPECT_GE(off.ms / found.ms, 0.98) << "collapse " << collapse << " depth " << depth << " batch " << batch;
+        EXPECT_GE(off.ms / found.ms, 0.98)
+            << "collapse " << collapse << " depth " << depth << " batch " << batch;
       }
     }
   }
 }
 
 TEST(ControllerSituations, ALongRequestBesideShortOnesGetsItsOwnK) {
-  // Reading 120K keys four times as slowly costs more than all else; the short requests lose nothing by drafting.
+  // Reading 120K keys four times as slowly costs more than all else; the short requests lose
+  // nothing by drafting.
   std::vector<Member> members(8, Member{512, 0.8});
   members[3] = {120000, 0.8};
   Controller controller;
@@ -86,8 +89,10 @@ TEST(ControllerSituations, KeepsUpWithTheBestFixedKInBatches) {
           best = std::max(best, fixed.tokens / fixed.ms);
           if (k == 0) off = fixed.tokens / fixed.ms;
         }
-        EXPECT_GE(found.tokens / found.ms, 0.97 * best) << p << " collapse " << collapse << " batch " << batch;
-        EXPECT_GE(found.tokens / found.ms, 0.98 * off) << p << " collapse " << collapse << " batch " << batch;
+        EXPECT_GE(found.tokens / found.ms, 0.97 * best)
+            << p << " collapse " << collapse << " batch " << batch;
+        EXPECT_GE(found.tokens / found.ms, 0.98 * off)
+            << p << " collapse " << collapse << " batch " << batch;
       }
     }
   }
@@ -97,7 +102,8 @@ TEST(ControllerSituations, FollowsAKernelThatBecomesCheaperInMidRun) {
   constexpr std::int64_t kChange = 1500;
   constexpr std::int64_t kTokens = 6000;
   const StepCost cost = [](int rows, double depth, std::int64_t token) {
-    return token < kChange ? stock_cost(rows, 32768, token) : segmented_cost(rows, 32768, token) + 0 * depth;
+    return token < kChange ? stock_cost(rows, 32768, token)
+                           : segmented_cost(rows, 32768, token) + 0 * depth;
   };
   for (const bool ready : {true, false}) {
     for (const double p : {0.46, 0.8}) {
@@ -117,8 +123,10 @@ TEST(ControllerSituations, FollowsAKernelThatBecomesCheaperInMidRun) {
         }
       }
       // Where drafts must be made first, looking again costs more, so it happens less often.
-      EXPECT_GE(*std::min_element(fixed.begin(), fixed.end()) / controlled, ready ? 0.97 : 0.9) << ready << " " << p;
-      EXPECT_GE(late, 5 * 2) << ready << " " << p;   // k after the change: what the cheaper kernel is worth
+      EXPECT_GE(*std::min_element(fixed.begin(), fixed.end()) / controlled, ready ? 0.97 : 0.9)
+          << ready << " " << p;
+      EXPECT_GE(late, 5 * 2) << ready << " "
+                             << p;  // k after the change: what the cheaper kernel is worth
     }
   }
 }
@@ -139,7 +147,7 @@ TEST(ControllerSituations, FollowsAKernelThatBecomesDearer) {
     Controller unused;
     off += run(unused, 1, cost, constant(0.46), settings).ms;
   }
-  EXPECT_GE(off / controlled, 1.1);   // what was gained before the change is not lost after it
+  EXPECT_GE(off / controlled, 1.1);  // what was gained before the change is not lost after it
 }
 
 TEST(ControllerSituations, DisturbedStepsDoNotChangeTheChoice) {
@@ -150,7 +158,7 @@ TEST(ControllerSituations, DisturbedStepsDoNotChangeTheChoice) {
       Settings settings{.depth = 8192, .tokens = 1024, .seed = seed};
       Controller a;
       clean += run(a, 1, segmented_cost, constant(p), settings).ms;
-      settings.spikes = 0.05;   // one step in twenty is measured five times too long
+      settings.spikes = 0.05;  // one step in twenty is measured five times too long
       Controller b;
       disturbed += run(b, 1, segmented_cost, constant(p), settings).ms;
     }
@@ -159,8 +167,11 @@ TEST(ControllerSituations, DisturbedStepsDoNotChangeTheChoice) {
 }
 
 TEST(ControllerSituations, ADifferenceWithinTheNoiseIsNoReasonToSwitchBackAndForth) {
-  // Verifying one draft costs 2.6 % more than it brings, or less: nobody can tell, so nobody should flap.
-  const StepCost cost = [](int rows, double, std::int64_t) { return rows == 1 ? 20.0 : 20.0 * 1.3 * 1.026; };
+  // Verifying one draft costs 2.6 % more than it brings, or less: nobody can tell, so nobody should
+  // flap.
+  const StepCost cost = [](int rows, double, std::int64_t) {
+    return rows == 1 ? 20.0 : 20.0 * 1.3 * 1.026;
+  };
   double switches = 0;
   double ratio = 0;
   for (std::uint64_t seed = 1; seed <= 8; ++seed) {
@@ -184,10 +195,10 @@ TEST(ControllerSituations, SwitchingOffAndOnAgainKeepsWhatWasLearnt) {
     Decision decision;
     controller.decide({&offer, 1}, {&decision, 1});
     EXPECT_EQ(decision.draft, 0);
-    const StepRows rows{4800 + i, 1};
-    controller.observe_step({&rows, 1}, 1000 * segmented_cost(1, 4800 + i, 0));
     const std::int32_t token = 7;
     controller.observe_tokens(1, {&token, 1});
+    const StepRows rows{4800 + i, 1};
+    controller.observe_step({&rows, 1}, 1000 * segmented_cost(1, 4800 + i, 0));
   }
   const DraftOffer offer{.sequence = 1, .depth = 4900, .available = 8};
   Decision decision;
@@ -201,7 +212,8 @@ TEST(ControllerSituations, ANewSequenceStartsFromWhatOthersHaveTaught) {
     run(controller, sequence, segmented_cost, constant(0.9), {.depth = 2048, .tokens = 200});
     controller.forget(sequence);
   }
-  const Outcome outcome = run(controller, 9, segmented_cost, constant(0.9), {.depth = 2048, .tokens = 20});
+  const Outcome outcome =
+      run(controller, 9, segmented_cost, constant(0.9), {.depth = 2048, .tokens = 20});
   EXPECT_GE(outcome.drafts.front(), 6);
 }
 
@@ -209,7 +221,8 @@ TEST(Controller, ChoosesWithinWhatIsAvailableAndAllowed) {
   Controller controller({.max_draft = 3});
   for (int step = 0; step < 50; ++step) {
     std::vector<DraftOffer> offers;
-    for (int i = 0; i < 5; ++i) offers.push_back({.sequence = i, .depth = 100 * i, .available = (i + step) % 7});
+    for (int i = 0; i < 5; ++i)
+      offers.push_back({.sequence = i, .depth = 100 * i, .available = (i + step) % 7});
     std::vector<Decision> decisions(offers.size());
     controller.decide(offers, decisions);
     std::vector<StepRows> rows;
@@ -231,7 +244,8 @@ TEST(Controller, ChoosesWithinWhatIsAvailableAndAllowed) {
 TEST(Controller, IgnoresImpossibleTimesAndSurvivesSillyOnes) {
   Controller controller;
   const StepRows row{1024, 1};
-  for (const double us : {0.0, -5.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+  for (const double us : {0.0, -5.0, std::numeric_limits<double>::quiet_NaN(),
+                          std::numeric_limits<double>::infinity()}) {
     controller.observe_step({&row, 1}, us);
     controller.observe_draft_time(4, 1024, us);
   }
@@ -239,7 +253,8 @@ TEST(Controller, IgnoresImpossibleTimesAndSurvivesSillyOnes) {
   for (int i = 0; i < 300; ++i) {
     const StepRows rows{i * 1000ll, 1 + i % 9};
     controller.observe_step({&rows, 1}, i % 3 == 0 ? 1e-3 : 1e9);
-    const DraftOffer offer{.sequence = i % 4, .depth = 131072, .available = 8, .grade = i % 5, .ready = i % 2 == 0};
+    const DraftOffer offer{
+        .sequence = i % 4, .depth = 131072, .available = 8, .grade = i % 5, .ready = i % 2 == 0};
     Decision decision;
     controller.decide({&offer, 1}, {&decision, 1});
     ASSERT_GE(decision.draft, 0);
@@ -260,7 +275,8 @@ TEST(Controller, BreakEvenAcceptanceIsWhereTokensPayForTheStep) {
     const StepRows rows{2048, 1 + i % 2};
     controller.observe_step({&rows, 1}, i % 2 == 0 ? 10000.0 : 25000.0);
   }
-  EXPECT_FALSE(controller.break_even_acceptance(1, 2048).has_value());   // not even if every draft is right
+  EXPECT_FALSE(
+      controller.break_even_acceptance(1, 2048).has_value());  // not even if every draft is right
 }
 
 TEST(Controller, ExplainsItsEstimatesWithTheirErrors) {

@@ -15,7 +15,7 @@
 namespace segue::speculate {
 namespace {
 
-using namespace simulation;   // NOLINT(google-build-using-namespace)
+using namespace simulation;  // NOLINT(google-build-using-namespace)
 
 Acceptance constant(double p) {
   return [p](int, double, std::int64_t) { return p; };
@@ -34,8 +34,9 @@ struct Profile {
   Acceptance acceptance;
 };
 const std::vector<Profile>& profiles() {
-  static const std::vector<Profile> all{{"0", constant(0)},          {"0.12", constant(0.12)}, {"0.46", constant(0.46)},
-                                        {"0.8", constant(0.8)},      {"0.95", constant(0.95)}, {"falling", falling},
+  static const std::vector<Profile> all{{"0", constant(0)},          {"0.12", constant(0.12)},
+                                        {"0.46", constant(0.46)},    {"0.8", constant(0.8)},
+                                        {"0.95", constant(0.95)},    {"falling", falling},
                                         {"alternating", alternating}};
   return all;
 }
@@ -49,7 +50,8 @@ const std::vector<Ladder>& ladders() {
   return both;
 }
 
-/// Time per token of the controller and of every fixed k, summed over seeds, each run with a cold controller.
+/// Time per token of the controller and of every fixed k, summed over seeds, each run with a cold
+/// controller.
 struct Comparison {
   double controller = 0;
   std::array<double, 9> fixed{};
@@ -58,7 +60,8 @@ struct Comparison {
   double to_best() const { return *std::min_element(fixed.begin(), fixed.end()) / controller; }
 };
 
-Comparison compare(const StepCost& cost, const Acceptance& acceptance, Settings settings, int seeds) {
+Comparison compare(const StepCost& cost, const Acceptance& acceptance, Settings settings,
+                   int seeds) {
   Comparison sum;
   for (int seed = 1; seed <= seeds; ++seed) {
     settings.seed = static_cast<std::uint64_t>(seed);
@@ -70,7 +73,8 @@ Comparison compare(const StepCost& cost, const Acceptance& acceptance, Settings 
     for (int k = 0; k <= 8; ++k) {
       settings.fixed = k;
       Controller unused;
-      sum.fixed[static_cast<std::size_t>(k)] += 1 / run(unused, 1, cost, acceptance, settings).rate();
+      sum.fixed[static_cast<std::size_t>(k)] +=
+          1 / run(unused, 1, cost, acceptance, settings).rate();
     }
   }
   return sum;
@@ -81,9 +85,10 @@ TEST(ControllerLadder, IsNeverSlowerThanOffInAnyColdCellOf256Tokens) {
     for (const bool ready : {true, false}) {
       for (const double depth : {512.0, 4096.0, 16384.0, 32768.0}) {
         for (const Profile& profile : profiles()) {
-          const Comparison result = compare(ladder.cost, profile.acceptance, {.depth = depth, .ready = ready}, 20);
-          EXPECT_GE(result.to_off(), 0.98) << ladder.name << (ready ? " ready" : " drafted") << " depth " << depth
-                                           << " acceptance " << profile.name;
+          const Comparison result =
+              compare(ladder.cost, profile.acceptance, {.depth = depth, .ready = ready}, 20);
+          EXPECT_GE(result.to_off(), 0.98) << ladder.name << (ready ? " ready" : " drafted")
+                                           << " depth " << depth << " acceptance " << profile.name;
         }
       }
     }
@@ -95,9 +100,11 @@ TEST(ControllerLadder, RegretAgainstTheBestFixedChoiceIsUnderThreePercent) {
   for (const Ladder& ladder : ladders()) {
     for (const double depth : {512.0, 4096.0, 16384.0, 32768.0}) {
       for (const Profile& profile : profiles()) {
-        const Comparison result = compare(ladder.cost, profile.acceptance, {.depth = depth, .tokens = 2048}, 8);
+        const Comparison result =
+            compare(ladder.cost, profile.acceptance, {.depth = depth, .tokens = 2048}, 8);
         worst = std::min(worst, result.to_best());
-        EXPECT_GE(result.to_best(), 0.97) << ladder.name << " depth " << depth << " acceptance " << profile.name;
+        EXPECT_GE(result.to_best(), 0.97)
+            << ladder.name << " depth " << depth << " acceptance " << profile.name;
       }
     }
   }
@@ -109,8 +116,10 @@ TEST(ControllerLadder, DoesNotOscillate) {
   for (const Ladder& ladder : ladders()) {
     for (const double p : {0.0, 0.46, 0.95}) {
       for (const double depth : {1024.0, 16384.0}) {
-        const Comparison result = compare(ladder.cost, constant(p), {.depth = depth, .tokens = 2048}, 8);
-        EXPECT_LE(result.switches, 0.05) << ladder.name << " depth " << depth << " acceptance " << p;
+        const Comparison result =
+            compare(ladder.cost, constant(p), {.depth = depth, .tokens = 2048}, 8);
+        EXPECT_LE(result.switches, 0.05)
+            << ladder.name << " depth " << depth << " acceptance " << p;
       }
     }
   }
@@ -121,7 +130,9 @@ TEST(ControllerLadder, FindsTheCrossingDepthOfThePublishedStockLadder) {
   double crossing = 1024;
   while (published_stock_ms_per_token(crossing) < published_off_ms(crossing)) crossing += 1;
   // One sequence that grows from 1K to 9K with the published acceptance, k = 1 as published.
-  const Acceptance acceptance = [](int, double depth, std::int64_t) { return published_acceptance_length(depth) - 1; };
+  const Acceptance acceptance = [](int, double depth, std::int64_t) {
+    return published_acceptance_length(depth) - 1;
+  };
   std::vector<double> found;
   for (std::uint64_t seed = 1; seed <= 9; ++seed) {
     Controller controller({.max_draft = 1});
@@ -130,7 +141,8 @@ TEST(ControllerLadder, FindsTheCrossingDepthOfThePublishedStockLadder) {
     found.push_back(1024 + static_cast<double>(outcome.drafted_tokens));
   }
   std::sort(found.begin(), found.end());
-  std::printf("crossing %.0f, found %.0f, %.0f .. %.0f\n", crossing, found[4], found.front(), found.back());
+  std::printf("crossing %.0f, found %.0f, %.0f .. %.0f\n", crossing, found[4], found.front(),
+              found.back());
   EXPECT_NEAR(found[4], crossing, 0.1 * crossing);
 }
 
@@ -139,10 +151,14 @@ TEST(ControllerLadder, BreakEvenAcceptanceMeetsThePublishedOneWhereTheRatesCross
   while (published_stock_ms_per_token(crossing) < published_off_ms(crossing)) crossing += 1;
   // A ladder of cells, as the lab runs them: one controller sees them all, most recent last.
   Controller controller({.max_draft = 1});
-  std::vector<std::pair<double, double>> surplus;   // by depth: published acceptance less the break-even one
+  std::vector<std::pair<double, double>>
+      surplus;  // by depth: published acceptance less the break-even one
   for (int depth = 1024; depth <= 8192; depth += 512) {
-    const Acceptance acceptance = [](int, double d, std::int64_t) { return published_acceptance_length(d) - 1; };
-    const Settings settings{.depth = static_cast<double>(depth), .tokens = 128, .seed = 5, .max_draft = 1};
+    const Acceptance acceptance = [](int, double d, std::int64_t) {
+      return published_acceptance_length(d) - 1;
+    };
+    const Settings settings{
+        .depth = static_cast<double>(depth), .tokens = 128, .seed = 5, .max_draft = 1};
     run(controller, depth, stock_cost, acceptance, settings);
     const auto even = controller.break_even_acceptance(1, depth);
     ASSERT_TRUE(even.has_value()) << depth;

@@ -9,31 +9,42 @@
 namespace segue::speculate {
 namespace {
 
-// Shares of the first measured step. What is known beforehand: most of a step is weights and a little is cache; more
-// rows cost a few percent each. How a device really behaves is left to the measurements: the deviations are wide.
+// Shares of the first measured step. What is known beforehand: most of a step is weights and a
+// little is cache; more rows cost a few percent each. How a device really behaves is left to the
+// measurements: the deviations are wide.
 struct Prior {
   double mean;
   double deviation;
 };
-enum Coefficient { kBase, kBatch, kDepth, kAnyVerify, kExtraRow, kVerifiedDepth, kExtraRowDepth, kFirstRowCount };
+enum Coefficient {
+  kBase,
+  kBatch,
+  kDepth,
+  kAnyVerify,
+  kExtraRow,
+  kVerifiedDepth,
+  kExtraRowDepth,
+  kFirstRowCount
+};
 constexpr std::array<Prior, kFirstRowCount> kPriors{{
-    {0.85, 0.5},    // base
-    {0.05, 0.2},    // each sequence after the first
-    {0.15, 0.3},    // one row over one depth unit
-    {0.03, 0.15},   // a step with any verify rows
-    {0.02, 0.1},    // each extra row
-    {0.02, 0.25},   // a second row over one depth unit: in the published collapse the costliest by far
+    {0.85, 0.5},   // base
+    {0.05, 0.2},   // each sequence after the first
+    {0.15, 0.3},   // one row over one depth unit
+    {0.03, 0.15},  // a step with any verify rows
+    {0.02, 0.1},   // each extra row
+    {0.02,
+     0.25},  // a second row over one depth unit: in the published collapse the costliest by far
     {0.005, 0.03},  // each extra row over one depth unit
 }};
-// Of the step from one row count to the next, from the common line: tiles that fill up, kernels that change. What is
-// learnt about 4 and 9 rows so bounds what 5 to 8 may cost.
+// Of the step from one row count to the next, from the common line: tiles that fill up, kernels
+// that change. What is learnt about 4 and 9 rows so bounds what 5 to 8 may cost.
 constexpr double kRowCountDeviation = 0.05;
-constexpr double kDrift = 0.003;              // of a coefficient's prior deviation, per observation
-constexpr int kRowCounts = 24;                // 2 .. 16, then a bin per quarter of a doubling up to 80, then one
+constexpr double kDrift = 0.003;  // of a coefficient's prior deviation, per observation
+constexpr int kRowCounts = 24;  // 2 .. 16, then a bin per quarter of a doubling up to 80, then one
 constexpr double kDepthUnit = 4096;
 
 int row_count_bin(int rows) {
-  if (rows <= 16) return rows - 2;   // -1: one row
+  if (rows <= 16) return rows - 2;  // -1: one row
   const double quarter = 4.0 * std::log2(static_cast<double>(rows) / 16.0);
   return std::min(kRowCounts - 1, 15 + static_cast<int>(quarter));
 }
@@ -83,7 +94,8 @@ StepShape shape_of(std::span<const StepRows> sequences) {
   return shape;
 }
 
-void DriftingFit::start(std::vector<double> mean, std::vector<double> deviation, std::vector<double> drift) {
+void DriftingFit::start(std::vector<double> mean, std::vector<double> deviation,
+                        std::vector<double> drift) {
   const std::size_t n = mean.size();
   mean_ = std::move(mean);
   prior_variance_.assign(n, 0);
@@ -104,7 +116,9 @@ double DriftingFit::Prediction::covariance(const Prediction& other) const {
   return sum;
 }
 
-double DriftingFit::Prediction::error_us() const { return std::sqrt(std::max(0.0, covariance(*this))); }
+double DriftingFit::Prediction::error_us() const {
+  return std::sqrt(std::max(0.0, covariance(*this)));
+}
 
 double DriftingFit::mean(const Prediction& features) const {
   double us = 0;
@@ -161,7 +175,8 @@ void DriftingFit::observe(Prediction expected, double us, int kind) {
       widened = true;
     }
     const double relative = std::min(std::abs(us - expected.us), 3 * noise_us) / scale;
-    if (expected_error_us < noise_us) noise_ = std::clamp(0.95 * noise_ + 0.05 * 1.2533 * relative, 0.005, 0.3);
+    if (expected_error_us < noise_us)
+      noise_ = std::clamp(0.95 * noise_ + 0.05 * 1.2533 * relative, 0.005, 0.3);
   }
 
   if (widened) complete(expected);

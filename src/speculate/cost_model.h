@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cost model: the time of a step as a function of every sequence's rows and depth, and the time of drafting, fitted
-// online to measured times. A linear model with uncertain, slowly drifting coefficients (a Kalman filter); times that
-// are far too long are discounted as outliers until they repeat, times that are far too short are believed at once,
-// since nothing makes a step faster by accident.
+// Cost model: the time of a step as a function of every sequence's rows and depth, and the time of
+// drafting, fitted online to measured times. A linear model with uncertain, slowly drifting
+// coefficients (a Kalman filter); times that are far too long are discounted as outliers until they
+// repeat, times that are far too short are believed at once, since nothing makes a step faster by
+// accident.
 #pragma once
 
 #include <array>
@@ -22,10 +23,10 @@ struct StepRows {
 /// Sums over the sequences of a step: all that the cost model knows about it.
 struct StepShape {
   int batch = 0;
-  int rows = 0;                 // of all sequences
-  double depth = 0;             // of all sequences
-  double verified_depth = 0;    // of the sequences with more than one row
-  double extra_row_depth = 0;   // sum of depth * (rows - 1)
+  int rows = 0;                // of all sequences
+  double depth = 0;            // of all sequences
+  double verified_depth = 0;   // of the sequences with more than one row
+  double extra_row_depth = 0;  // sum of depth * (rows - 1)
 
   void add(const StepRows& sequence);
   int extra_rows() const { return rows - batch; }
@@ -36,7 +37,7 @@ StepShape shape_of(std::span<const StepRows> sequences);
 /// Least squares with forgetting for few features: mean and covariance of the coefficients.
 class DriftingFit {
  public:
-  static constexpr std::size_t kMost = 32;   // coefficients
+  static constexpr std::size_t kMost = 32;  // coefficients
   struct Feature {
     int index;
     double value;
@@ -46,32 +47,34 @@ class DriftingFit {
     std::array<Feature, kMost> features;
     std::size_t count = 0;
     double us = 0;
-    std::array<double, kMost> projection;   // covariance of every coefficient with `us`
+    std::array<double, kMost> projection;  // covariance of every coefficient with `us`
 
     void put(int index, double value) { features[count++] = {index, value}; }
     double covariance(const Prediction& other) const;
     double error_us() const;
   };
 
-  /// Starts over with independent coefficients; `drift` is the standard deviation of a coefficient's change from one
-  /// observation to the next.
+  /// Starts over with independent coefficients; `drift` is the standard deviation of a
+  /// coefficient's change from one observation to the next.
   void start(std::vector<double> mean, std::vector<double> deviation, std::vector<double> drift);
   bool started() const { return !mean_.empty(); }
 
   double mean(const Prediction& features) const;
-  void complete(Prediction& prediction) const;   // from its features
+  void complete(Prediction& prediction) const;  // from its features
   /// `kind` 0 or 1: what is far too long for one kind of observation says nothing about the other.
   void observe(Prediction features, double us, int kind);
-  double noise() const { return noise_; }   // relative, of one observation
+  double noise() const { return noise_; }  // relative, of one observation
   std::int64_t rejected() const { return rejected_; }
-  std::int64_t changes() const { return changes_; }   // times at which old and new measurements contradicted each other
+  std::int64_t changes() const {
+    return changes_;
+  }  // times at which old and new measurements contradicted each other
 
  private:
   void widen();
-  std::vector<double> mean_;         // [coefficients]
+  std::vector<double> mean_;  // [coefficients]
   std::vector<double> prior_variance_;
   std::vector<double> drift_variance_;
-  std::vector<double> covariance_;   // [coefficients, coefficients]
+  std::vector<double> covariance_;  // [coefficients, coefficients]
   double noise_ = 0.05;
   std::array<int, 2> suspicious_{};  // by kind: observations in a row that were far too long
   std::int64_t rejected_ = 0;
@@ -85,8 +88,8 @@ class CostModel {
   std::int64_t rejected() const { return step_.rejected() + draft_.rejected(); }
   std::int64_t changes() const { return step_.changes(); }
 
-  /// Time of a step. Zero until measured. A verify step is never predicted to be cheaper than the same step with one
-  /// row each.
+  /// Time of a step. Zero until measured. A verify step is never predicted to be cheaper than the
+  /// same step with one row each.
   double step_us(const StepShape& shape) const;
 
   /// step_us with what it depends on, to be compared with others. Valid until the next observation.
@@ -96,13 +99,15 @@ class CostModel {
   /// Error of a.us - b.us: what both share does not count.
   static double difference_error_us(const Prediction& a, const Prediction& b);
 
-  /// By how much measuring one step like `a` is expected to move the estimate of a.us - b.us: its standard deviation.
+  /// By how much measuring one step like `a` is expected to move the estimate of a.us - b.us: its
+  /// standard deviation.
   double learnable_us(const Prediction& a, const Prediction& b) const;
 
   /// Drafting `tokens` tokens for one sequence. Zero until measured.
   double draft_us(int tokens, std::int64_t depth) const;
 
-  /// What a verify step would cost if its rows shared the reading of the cache: the hope that a probe rests on.
+  /// What a verify step would cost if its rows shared the reading of the cache: the hope that a
+  /// probe rests on.
   double hoped_us(const StepShape& shape) const;
 
   void observe_step(const StepShape& shape, double us);
@@ -111,7 +116,7 @@ class CostModel {
  private:
   DriftingFit step_;
   DriftingFit draft_;
-  double scale_us_ = 0;     // the first measured step
+  double scale_us_ = 0;  // the first measured step
   double depth_unit_ = 1;
 };
 

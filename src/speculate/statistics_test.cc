@@ -8,12 +8,24 @@ namespace {
 
 TEST(Statistics, CountsDraftsPerPositionPerDepthAndOverK) {
   Statistics s;
-  s.record(
-      {.depth = 10, .drafted = 3, .accepted = 1, .draft_us = 1, .verify_us = 20, .other_us = 3});
-  s.record(
-      {.depth = 300, .drafted = 1, .accepted = 1, .draft_us = 1, .verify_us = 20, .other_us = 3});
-  s.record(
-      {.depth = 300, .drafted = 0, .accepted = 0, .draft_us = 0, .verify_us = 10, .other_us = 3});
+  s.record({.depth = 10,
+            .drafted = 3,
+            .accepted = 1,
+            .draft_us = 1e6,
+            .verify_us = 2e6,
+            .other_us = 0.5e6});
+  s.record({.depth = 300,
+            .drafted = 1,
+            .accepted = 1,
+            .draft_us = 1e6,
+            .verify_us = 2e6,
+            .other_us = 0.5e6});
+  s.record({.depth = 300,
+            .drafted = 0,
+            .accepted = 0,
+            .draft_us = 0,
+            .verify_us = 1e6,
+            .other_us = 0.5e6});
   EXPECT_EQ(s.drafted(), 4);
   EXPECT_EQ(s.accepted(), 2);
   EXPECT_DOUBLE_EQ(s.mean_acceptance_length(), 2.0);
@@ -21,7 +33,7 @@ TEST(Statistics, CountsDraftsPerPositionPerDepthAndOverK) {
       s.to_json().dump(),
       R"({"steps":3,"drafted":4,"accepted":2,"drafted_per_position":[2,1,1],"accepted_per_position":[2,0,0],)"
       R"("mean_acceptance_length":2.0,"k_histogram":[1,1,0,1,0,0,0,0,0,0,0,0,0,0,0,0,0],)"
-      R"("time_s":{"draft":2e-06,"verify":5e-05,"other":9e-06},"by_depth":[)"
+      R"("time_s":{"draft":2.0,"verify":5.0,"other":1.5},"by_depth":[)"
       R"({"depth_from":0,"depth_to":256,"steps":1,"drafted_per_position":[1,1,1],"accepted_per_position":[1,0,0]},)"
       R"({"depth_from":256,"depth_to":512,"steps":2,"drafted_per_position":[1],"accepted_per_position":[1]}]})");
 }
