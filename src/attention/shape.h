@@ -66,8 +66,7 @@ struct DeviceFacts {
   int target_items = 128;  // ... and (unit, kv head) pairs of a row, for layers of few
   int reading_rows =
       8;  // rows x group whose arithmetic takes as long as reading the keys from memory
-  double imbalance =
-      0.1;  // part of a workgroup's time by which equal work may end apart (threads share cores)
+  double imbalance = 0.06;  // part of a workgroup's time by which equal work may end apart
 };
 
 /// The facts of the CPU with a pool of `threads`.

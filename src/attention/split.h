@@ -15,8 +15,8 @@ namespace segue::attention {
 
 /// Fills segments[tile], per kv head, each between 1 and the tile's units.
 ///
-/// The cost of a unit is unit * (reading_rows + rows * group): its reading plus its arithmetic, in
-/// units of one row times one key. Candidates are "no split" and "split what exceeds total /
+/// The cost of a unit is unit * max(reading_rows, rows * group): its reading or its arithmetic, in
+/// rows times keys. Candidates are "no split" and "split what exceeds total /
 /// (workgroups * c)" for c = 1, 2, 3, 4; each is charged its stored partials and its items' starts,
 /// and the candidate with the smallest estimated makespan wins, the coarser one on a tie.
 void choose_segments(const Shape& shape, const DeviceFacts& device, std::span<const RowTile> tiles,

@@ -22,7 +22,7 @@ struct Schedule {
 };
 
 double unit_cost(const Plan& plan, const DeviceFacts& device, const RowTile& tile) {
-  return tile.unit * (device.reading_rows + static_cast<double>(tile.rows) * plan.shape.group());
+  return tile.unit * std::max<double>(device.reading_rows, tile.rows * plan.shape.group());
 }
 
 /// Items in plan order, each to the workgroup that is free first.
