@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Engine: a loaded model that completes requests, alone or several at once. Tokens depend on the request only: not on
-// speculation, on the requests beside it, on threads or on how attention was split.
+// Engine: a loaded model that completes requests, alone or several at once. Tokens depend on the
+// request only: not on speculation, on the requests beside it, on threads or on how attention was
+// split.
 #pragma once
 
 #include <atomic>
@@ -18,19 +19,20 @@
 namespace segue {
 
 struct EngineOptions {
-  std::string model;                   // path of a GGUF file
-  int threads = 0;                     // 0: all CPUs this process may use
+  std::string model;  // path of a GGUF file
+  int threads = 0;    // 0: all CPUs this process may use
   KvType kv = KvType::kBF16;
-  int page_size = 0;                   // tokens, a multiple of 8; 0: default
-  int prefill_chunk = 512;             // prompt rows per step
-  std::int64_t context = 0;            // largest prompt + completion; 0: what the model was trained for
-  int max_sequences = 1;               // requests in flight at once; others wait
-  int decode_rows = 0;                 // 1 + k that the policy pr45450 is told; 0: 1 + the largest k of the requests
+  int page_size = 0;         // tokens, a multiple of 8; 0: default
+  int prefill_chunk = 512;   // prompt rows per step
+  std::int64_t context = 0;  // largest prompt + completion; 0: what the model was trained for
+  int max_sequences = 1;     // requests in flight at once; others wait
+  int decode_rows =
+      0;  // 1 + k that the policy pr45450 is told; 0: 1 + the largest k of the requests
   std::string policy = "segue";
-  std::string kernel;                  // forced attention kernel; empty: the planner's choice
+  std::string kernel;  // forced attention kernel; empty: the planner's choice
   std::function<void(double fraction)> load_progress;
   std::function<void(std::string_view line)> trace;  // one JSON document per step, or empty
-  const std::atomic<bool>* cancel = nullptr;         // set to true: requests in flight end as kCancelled
+  const std::atomic<bool>* cancel = nullptr;  // set to true: requests in flight end as kCancelled
 };
 
 class Engine {
@@ -47,7 +49,8 @@ class Engine {
   /// All requests, up to max_sequences at once; results in the order of the requests.
   std::vector<Result<Completion>> generate_batch(std::span<const Request> requests);
 
-  /// One line for people: model, device, instruction level, threads, KV type and the path that verify steps take.
+  /// One line for people: model, device, instruction level, threads, KV type and the path that
+  /// verify steps take.
   std::string start_line() const;
 
   std::string model_name() const;
@@ -57,8 +60,9 @@ class Engine {
 
   std::vector<std::int32_t> tokenize(std::string_view text, bool parse_special) const;
 
-  /// A conversation as Request::prompt_tokens, in the model's chat format and ready for the answer. Roles: "system",
-  /// "user", "assistant". What contents spell never becomes a control token. kUnsupported for unknown formats.
+  /// A conversation as Request::prompt_tokens, in the model's chat format and ready for the answer.
+  /// Roles: "system", "user", "assistant". What contents spell never becomes a control token.
+  /// kUnsupported for unknown formats.
   struct Message {
     std::string role;
     std::string content;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Error and Result: how anything that a user or a file can cause is reported.
-// A message names the thing, what was found and what is allowed. What the machine causes is an exception
-// (device/), what only a bug causes is CHECK (core/check.h); neither belongs here.
+// Error and Result: how anything that a user or a file can cause is reported. A message names the
+// thing, what was found and what is allowed. What the machine causes is an exception (device/),
+// what only a bug causes is CHECK (core/check.h); neither belongs here.
 #pragma once
 
 #include <cstdlib>
@@ -32,8 +32,10 @@ struct Error {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}    // NOLINT(google-explicit-constructor)
-  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT(google-explicit-constructor)
+  Result(T value)
+      : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT(google-explicit-constructor)
+  Result(Error error)
+      : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT(google-explicit-constructor)
 
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }

@@ -14,23 +14,25 @@ namespace segue {
 
 struct Request {
   std::string prompt;
-  bool parse_special = false;                // control tokens spelled in `prompt` become those tokens (chat templates)
-  std::vector<std::int32_t> prompt_tokens;   // used as they are instead of `prompt` when not empty
-  std::int64_t max_tokens = -1;              // -1: until a stop token or the end of the context
+  bool parse_special =
+      false;  // control tokens spelled in `prompt` become those tokens (chat templates)
+  std::vector<std::int32_t> prompt_tokens;  // used as they are instead of `prompt` when not empty
+  std::int64_t max_tokens = -1;             // -1: until a stop token or the end of the context
   Sampling sampling;
   SpecMode spec = SpecMode::kAuto;
-  int draft_tokens = 0;                      // largest k, 1 to 8; 0: 4 for ngram, 8 for auto
-  std::vector<std::string> stop;             // generation ends before the first of these texts
+  int draft_tokens = 0;           // largest k, 1 to 8; 0: 4 for ngram, 8 for auto
+  std::vector<std::string> stop;  // generation ends before the first of these texts
   bool ignore_eos = false;
   bool logits_hash = false;
-  std::function<void(std::string_view text)> on_text;  // complete UTF-8, as soon as it is final; may be empty
+  std::function<void(std::string_view text)>
+      on_text;  // complete UTF-8, as soon as it is final; may be empty
 };
 
 enum class FinishReason : std::uint8_t {
-  kStop,       // the model ended its turn
-  kStopText,   // one of Request::stop
-  kLength,     // max_tokens
-  kContext,    // the context is full
+  kStop,      // the model ended its turn
+  kStopText,  // one of Request::stop
+  kLength,    // max_tokens
+  kContext,   // the context is full
   kCancelled,
 };
 
@@ -45,17 +47,18 @@ constexpr std::string_view finish_reason_name(FinishReason reason) {
   return "?";
 }
 
-/// Speculation and speed of one request. Per-position vectors end at the last position ever drafted.
+/// Speculation and speed of one request. Per-position vectors end at the last position ever
+/// drafted.
 struct GenerationStats {
   std::int64_t steps = 0;
   std::int64_t drafted = 0;
   std::int64_t accepted = 0;
-  std::vector<std::int64_t> drafted_per_position;   // steps that verified a draft at this position
+  std::vector<std::int64_t> drafted_per_position;  // steps that verified a draft at this position
   std::vector<std::int64_t> accepted_per_position;
-  std::vector<std::int64_t> k_histogram;            // decode steps by k
-  double mean_acceptance_length = 1.0;              // tokens per step that verified at least one draft
-  double prefill_s = 0;                             // first prompt row in to first token out
-  double decode_s = 0;                              // first token out to last token out
+  std::vector<std::int64_t> k_histogram;  // decode steps by k
+  double mean_acceptance_length = 1.0;    // tokens per step that verified at least one draft
+  double prefill_s = 0;                   // first prompt row in to first token out
+  double decode_s = 0;                    // first token out to last token out
   double prefill_tokens_per_s = 0;
   double decode_tokens_per_s = 0;
   double draft_s = 0;
@@ -64,12 +67,12 @@ struct GenerationStats {
 };
 
 struct Completion {
-  std::vector<std::int32_t> tokens;   // generated, without the stop token
+  std::vector<std::int32_t> tokens;  // generated, without the stop token
   std::string text;
   std::int64_t prompt_tokens = 0;
   FinishReason finish_reason = FinishReason::kLength;
   GenerationStats stats;
-  std::uint64_t logits_hash = 0;      // of the raw f32 logits of emitted rows, when asked for
+  std::uint64_t logits_hash = 0;  // of the raw f32 logits of emitted rows, when asked for
 };
 
 }  // namespace segue

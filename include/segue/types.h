@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small value types shared by the public API and everything below it: KV types, sampling parameters and
-// speculation modes. No behaviour beyond names.
+// Small value types shared by the public API and everything below it: KV types, sampling parameters
+// and speculation modes. No behaviour beyond names.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +21,15 @@ constexpr std::string_view kv_type_name(KvType type) {
   return "?";
 }
 
-/// What samples a token. Temperature 0 takes the largest penalised logit; every filter at its default is off.
+/// What samples a token. Temperature 0 takes the largest penalised logit; every filter at its
+/// default is off.
 struct Sampling {
   float temperature = 0.0f;
-  int top_k = 0;                 // 0: off
-  float top_p = 1.0f;            // 1: off
-  float min_p = 0.0f;            // 0: off
-  float repeat_penalty = 1.0f;   // 1: off
-  int repeat_last_n = 64;        // tokens of history that the penalty looks at; -1: all, 0: none
+  int top_k = 0;                // 0: off
+  float top_p = 1.0f;           // 1: off
+  float min_p = 0.0f;           // 0: off
+  float repeat_penalty = 1.0f;  // 1: off
+  int repeat_last_n = 64;       // tokens of history that the penalty looks at; -1: all, 0: none
   std::uint64_t seed = 0;
 };
 

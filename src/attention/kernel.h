@@ -47,9 +47,9 @@ struct Kernel {
   std::string_view name;        // "cpu.avx512.bf16"
   std::string_view bits_class;  // instruction sequence and unit rule
   DeviceKind device = DeviceKind::kCpu;
-  core::IsaLevel isa = core::IsaLevel::kPortable;  // CPU rows: needs this level
-  bool (*supports)(const Shape&) = nullptr;        // pure, host only
-  void (*launch)(const Params&, Stream&) = nullptr;                       // CPU rows
+  core::IsaLevel isa = core::IsaLevel::kPortable;    // CPU rows: needs this level
+  bool (*supports)(const Shape&) = nullptr;          // pure, host only
+  void (*launch)(const Params&, Stream&) = nullptr;  // CPU rows
   void (*launch_on_gpu)(const DeviceParams&, device::Stream&) = nullptr;  // GPU rows
   KvType p_type = KvType::kF32;  // in which exponentials meet V: error bounds follow from it
 };

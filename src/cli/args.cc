@@ -12,7 +12,8 @@
 namespace segue::cli {
 namespace {
 
-/// Whole-string parse; CLI11's own conversion would accept "1e3" for some types and "nan" for floats.
+/// Whole-string parse; CLI11's own conversion would accept "1e3" for some types and "nan" for
+/// floats.
 template <class T>
 std::string parse_number(const std::string& text, T low, T high, T& out) {
   T value{};
@@ -48,26 +49,32 @@ struct Args::Impl {
 
   /// A flag whose text `read` turns into a value; `read` returns what is wrong with it.
   template <class F>
-  void value(std::string_view names, std::string_view help, const std::string& shown_default, F read) {
+  void value(std::string_view names, std::string_view help, const std::string& shown_default,
+             F read) {
     CLI::Option* option = app.add_option_function<std::string>(
         std::string(names),
         [this, read, flag = std::string(names)](const std::string& text) {
           const std::string wrong = read(text);
           if (!wrong.empty() && problem.empty()) {
             const std::size_t comma = flag.rfind(',');
-            problem = fmt::format("{}: {}", comma == std::string::npos ? flag : flag.substr(comma + 1), wrong);
+            problem = fmt::format(
+                "{}: {}", comma == std::string::npos ? flag : flag.substr(comma + 1), wrong);
           }
         },
-        shown_default.empty() ? std::string(help) : fmt::format("{} (default {})", help, shown_default));
+        shown_default.empty() ? std::string(help)
+                              : fmt::format("{} (default {})", help, shown_default));
     option->type_name("");
   }
 };
 
-Args::Args(std::string_view command, std::string_view summary, const std::vector<std::string>& examples)
+Args::Args(std::string_view command, std::string_view summary,
+           const std::vector<std::string>& examples)
     : impl_(std::make_unique<Impl>()) {
   impl_->app.name(fmt::format("segue {}", command));
   impl_->app.description(std::string(summary));
-  impl_->app.footer(examples.empty() ? std::string() : fmt::format("Examples:\n  {}\n", fmt::join(examples, "\n  ")));
+  impl_->app.footer(examples.empty()
+                        ? std::string()
+                        : fmt::format("Examples:\n  {}\n", fmt::join(examples, "\n  ")));
   impl_->app.get_formatter()->column_width(34);
 }
 
@@ -78,7 +85,8 @@ Args& Args::flag(std::string_view names, bool& target, std::string_view help) {
   return *this;
 }
 
-Args& Args::text(std::string_view names, std::string& target, std::string_view help, bool required) {
+Args& Args::text(std::string_view names, std::string& target, std::string_view help,
+                 bool required) {
   CLI::Option* option = impl_->app.add_option(std::string(names), target, std::string(help));
   option->type_name("");
   if (required) option->required();
@@ -86,16 +94,20 @@ Args& Args::text(std::string_view names, std::string& target, std::string_view h
 }
 
 Args& Args::texts(std::string_view names, std::vector<std::string>& target, std::string_view help) {
-  impl_->app.add_option(std::string(names), target, std::string(help))->type_name("")->expected(1)->take_all();
+  impl_->app.add_option(std::string(names), target, std::string(help))
+      ->type_name("")
+      ->expected(1)
+      ->take_all();
   return *this;
 }
 
-Args& Args::choice(std::string_view names, std::string& target, const std::vector<std::string>& allowed,
-                   std::string_view help) {
+Args& Args::choice(std::string_view names, std::string& target,
+                   const std::vector<std::string>& allowed, std::string_view help) {
   impl_->value(names, fmt::format("{}: {}", help, fmt::join(allowed, ", ")), target,
                [&target, allowed](const std::string& text) -> std::string {
                  if (std::find(allowed.begin(), allowed.end(), text) == allowed.end()) {
-                   return fmt::format("'{}' is not allowed; allowed: {}", text, fmt::join(allowed, ", "));
+                   return fmt::format("'{}' is not allowed; allowed: {}", text,
+                                      fmt::join(allowed, ", "));
                  }
                  target = text;
                  return {};
@@ -103,16 +115,18 @@ Args& Args::choice(std::string_view names, std::string& target, const std::vecto
   return *this;
 }
 
-Args& Args::integer(std::string_view names, std::int64_t& target, std::int64_t low, std::int64_t high,
-                    std::string_view help) {
-  impl_->value(names, help, std::to_string(target),
-               [&target, low, high](const std::string& text) { return parse_number(text, low, high, target); });
+Args& Args::integer(std::string_view names, std::int64_t& target, std::int64_t low,
+                    std::int64_t high, std::string_view help) {
+  impl_->value(names, help, std::to_string(target), [&target, low, high](const std::string& text) {
+    return parse_number(text, low, high, target);
+  });
   return *this;
 }
 
 Args& Args::integer(std::string_view names, int& target, int low, int high, std::string_view help) {
-  impl_->value(names, help, std::to_string(target),
-               [&target, low, high](const std::string& text) { return parse_number(text, low, high, target); });
+  impl_->value(names, help, std::to_string(target), [&target, low, high](const std::string& text) {
+    return parse_number(text, low, high, target);
+  });
   return *this;
 }
 
@@ -123,43 +137,48 @@ Args& Args::seed(std::string_view names, std::uint64_t& target, std::string_view
   return *this;
 }
 
-Args& Args::real(std::string_view names, float& target, double low, double high, std::string_view help) {
-  impl_->value(names, help, fmt::format("{}", target), [&target, low, high](const std::string& text) {
-    double value = target;
-    std::string problem = parse_number(text, low, high, value);
-    target = static_cast<float>(value);
-    return problem;
-  });
+Args& Args::real(std::string_view names, float& target, double low, double high,
+                 std::string_view help) {
+  impl_->value(names, help, fmt::format("{}", target),
+               [&target, low, high](const std::string& text) {
+                 double value = target;
+                 std::string problem = parse_number(text, low, high, value);
+                 target = static_cast<float>(value);
+                 return problem;
+               });
   return *this;
 }
 
-Args& Args::integers(std::string_view names, std::vector<std::int64_t>& target, std::int64_t low, std::int64_t high,
-                     std::string_view help) {
-  impl_->value(names, help, fmt::format("{}", fmt::join(target, ",")), [&target, low, high](const std::string& text) {
-    return parse_numbers(text, low, high, target);
-  });
+Args& Args::integers(std::string_view names, std::vector<std::int64_t>& target, std::int64_t low,
+                     std::int64_t high, std::string_view help) {
+  impl_->value(names, help, fmt::format("{}", fmt::join(target, ",")),
+               [&target, low, high](const std::string& text) {
+                 return parse_numbers(text, low, high, target);
+               });
   return *this;
 }
 
 Args& Args::reals(std::string_view names, std::vector<double>& target, double low, double high,
                   std::string_view help) {
-  impl_->value(names, help, fmt::format("{}", fmt::join(target, ",")), [&target, low, high](const std::string& text) {
-    return parse_numbers(text, low, high, target);
-  });
+  impl_->value(names, help, fmt::format("{}", fmt::join(target, ",")),
+               [&target, low, high](const std::string& text) {
+                 return parse_numbers(text, low, high, target);
+               });
   return *this;
 }
 
 Args& Args::list(std::string_view names, std::vector<std::string>& target, std::string_view help) {
-  impl_->value(names, help, fmt::format("{}", fmt::join(target, ",")), [&target](const std::string& text) {
-    target.clear();
-    for (std::size_t begin = 0;;) {
-      const std::size_t comma = text.find(',', begin);
-      target.push_back(text.substr(begin, comma - begin));
-      if (target.back().empty()) return fmt::format("'{}' has an empty entry", text);
-      if (comma == std::string::npos) return std::string();
-      begin = comma + 1;
-    }
-  });
+  impl_->value(names, help, fmt::format("{}", fmt::join(target, ",")),
+               [&target](const std::string& text) {
+                 target.clear();
+                 for (std::size_t begin = 0;;) {
+                   const std::size_t comma = text.find(',', begin);
+                   target.push_back(text.substr(begin, comma - begin));
+                   if (target.back().empty()) return fmt::format("'{}' has an empty entry", text);
+                   if (comma == std::string::npos) return std::string();
+                   begin = comma + 1;
+                 }
+               });
   return *this;
 }
 
@@ -175,7 +194,8 @@ Result<bool> Args::parse(int argc, const char* const* argv) {
     std::cout << impl_->app.help();
     return false;
   } catch (const CLI::ParseError& problem) {
-    return Error{ErrorCode::kUsage, fmt::format("{} (see {} --help)", problem.what(), impl_->app.get_name())};
+    return Error{ErrorCode::kUsage,
+                 fmt::format("{} (see {} --help)", problem.what(), impl_->app.get_name())};
   }
   if (!impl_->problem.empty()) return Error{ErrorCode::kUsage, impl_->problem};
   return true;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Args: the flags of one subcommand. A thin layer over CLI11, which only args.cc includes: flags are declared next to
-// the variables that they fill, and every misuse becomes one kUsage message.
+// Args: the flags of one subcommand. A thin layer over CLI11, which only args.cc includes: flags
+// are declared next to the variables that they fill, and every misuse becomes one kUsage message.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,17 @@ namespace segue::cli {
 class Args {
  public:
   /// `summary` is one sentence; `examples` are whole command lines.
-  Args(std::string_view command, std::string_view summary, const std::vector<std::string>& examples);
+  Args(std::string_view command, std::string_view summary,
+       const std::vector<std::string>& examples);
   ~Args();
 
-  /// Declares a flag; its default is the value that `target` has now. Names as CLI11 spells them: "-m,--model".
+  /// Declares a flag; its default is the value that `target` has now. Names as CLI11 spells them:
+  /// "-m,--model".
   Args& flag(std::string_view names, bool& target, std::string_view help);
-  Args& text(std::string_view names, std::string& target, std::string_view help, bool required = false);
-  Args& texts(std::string_view names, std::vector<std::string>& target, std::string_view help);  // may repeat
+  Args& text(std::string_view names, std::string& target, std::string_view help,
+             bool required = false);
+  Args& texts(std::string_view names, std::vector<std::string>& target,
+              std::string_view help);  // may repeat
   Args& choice(std::string_view names, std::string& target, const std::vector<std::string>& allowed,
                std::string_view help);
   Args& integer(std::string_view names, std::int64_t& target, std::int64_t low, std::int64_t high,
@@ -31,9 +35,10 @@ class Args {
   Args& seed(std::string_view names, std::uint64_t& target, std::string_view help);
   Args& real(std::string_view names, float& target, double low, double high, std::string_view help);
   /// Comma-separated lists: "512,2048".
-  Args& integers(std::string_view names, std::vector<std::int64_t>& target, std::int64_t low, std::int64_t high,
-                 std::string_view help);
-  Args& reals(std::string_view names, std::vector<double>& target, double low, double high, std::string_view help);
+  Args& integers(std::string_view names, std::vector<std::int64_t>& target, std::int64_t low,
+                 std::int64_t high, std::string_view help);
+  Args& reals(std::string_view names, std::vector<double>& target, double low, double high,
+              std::string_view help);
   Args& list(std::string_view names, std::vector<std::string>& target, std::string_view help);
   Args& positional(std::string_view name, std::string& target, std::string_view help);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// segue batch: requests from a JSON Lines file, completed in one engine at once; one line of JSON per request.
+// segue batch: requests from a JSON Lines file, completed in one engine at once; one line of JSON
+// per request.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -15,7 +16,8 @@
 namespace segue::cli {
 namespace {
 
-/// One line of the requests file. Absent fields keep the defaults of the flags; unknown fields are refused.
+/// One line of the requests file. Absent fields keep the defaults of the flags; unknown fields are
+/// refused.
 class LineReader {
  public:
   LineReader(const core::Json& json, std::int64_t line) : json_(json), line_(line) {}
@@ -52,7 +54,8 @@ class LineReader {
         fail(key, fmt::format("no such field; fields: {}", fmt::join(known_, ", ")));
       }
     }
-    if (!problem_.empty()) return Error{ErrorCode::kUsage, fmt::format("request on line {}: {}", line_, problem_)};
+    if (!problem_.empty())
+      return Error{ErrorCode::kUsage, fmt::format("request on line {}: {}", line_, problem_)};
     return request;
   }
 
@@ -99,7 +102,8 @@ class LineReader {
     if (!json->is_array()) return fail(key, "must be an array of token ids");
     for (const core::Json& item : *json->as_array()) {
       const std::int64_t* value = item.as_int();
-      if (value == nullptr || *value < 0 || *value > INT32_MAX) return fail(key, "must be an array of token ids");
+      if (value == nullptr || *value < 0 || *value > INT32_MAX)
+        return fail(key, "must be an array of token ids");
       out.push_back(static_cast<std::int32_t>(*value));
     }
   }
@@ -133,10 +137,12 @@ Result<std::vector<Request>> read_requests(const std::string& path, const Reques
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const Result<core::Json> json = core::Json::parse(line);
     if (!json.ok()) {
-      return Error{ErrorCode::kInvalidFile, fmt::format("'{}' line {}: {}", path, number, json.error().message)};
+      return Error{ErrorCode::kInvalidFile,
+                   fmt::format("'{}' line {}: {}", path, number, json.error().message)};
     }
     if (!json->is_object()) {
-      return Error{ErrorCode::kInvalidFile, fmt::format("'{}' line {}: not a JSON object", path, number)};
+      return Error{ErrorCode::kInvalidFile,
+                   fmt::format("'{}' line {}: not a JSON object", path, number)};
     }
     Result<Request> request = LineReader(*json, number).read(defaults);
     if (!request.ok()) return request.error();
@@ -152,13 +158,17 @@ Status batch_command(int argc, const char* const* argv) {
   RequestFlags defaults;
   std::string path;
   int parallel = 8;
-  Args args("batch", "Complete many requests at once; one line of JSON per request, in order, on standard output.",
-            {"segue batch -m model.gguf --requests requests.jsonl",
-             "echo '{\"prompt\": \"The sky is\", \"n\": 8}' | segue batch -m model.gguf --requests -"});
+  Args args(
+      "batch",
+      "Complete many requests at once; one line of JSON per request, in order, on standard output.",
+      {"segue batch -m model.gguf --requests requests.jsonl",
+       "echo '{\"prompt\": \"The sky is\", \"n\": 8}' | segue batch -m model.gguf --requests -"});
   flags.declare(args);
   args.text("--requests", path,
-            "JSON Lines: prompt or prompt_tokens, and any of n, temperature, top_k, top_p, min_p, repeat_penalty, "
-            "repeat_last_n, seed, spec, draft_tokens, stop, ignore_eos, logits_hash, parse_special (-: standard input)",
+            "JSON Lines: prompt or prompt_tokens, and any of n, temperature, top_k, top_p, min_p, "
+            "repeat_penalty, "
+            "repeat_last_n, seed, spec, draft_tokens, stop, ignore_eos, logits_hash, parse_special "
+            "(-: standard input)",
             true)
       .integer("--parallel", parallel, 1, 4096, "requests in flight at once");
   defaults.declare(args);
@@ -200,10 +210,13 @@ Status batch_command(int argc, const char* const* argv) {
   core::Json document = core::Json::object();
   core::Json settings = flags.settings();
   settings.set("parallel", options.max_sequences).set("threads", (*engine)->threads());
-  document.set("completions", std::move(all)).set("settings", std::move(settings))
-      .set("machine", core::machine_json()).set("build", core::build_json());
+  document.set("completions", std::move(all))
+      .set("settings", std::move(settings))
+      .set("machine", core::machine_json())
+      .set("build", core::build_json());
   if (Status status = write_json(flags.json, document); !status.ok()) return status;
-  if (trace.is_open() && !trace.flush()) return Error{ErrorCode::kIo, fmt::format("cannot write '{}'", flags.trace)};
+  if (trace.is_open() && !trace.flush())
+    return Error{ErrorCode::kIo, fmt::format("cannot write '{}'", flags.trace)};
   if (first_error != nullptr) return *first_error;
   return {};
 }

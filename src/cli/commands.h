@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The subcommands. Each parses its own flags and returns an exit status or the Error that main turns into one.
+// The subcommands. Each parses its own flags and returns an exit status or the Error that main
+// turns into one.
 #pragma once
 
 #include <string>

@@ -21,7 +21,8 @@ void print_comparison(std::string_view name, const core::Json* comparison) {
   static_cast<void>(comparison->find("top1_agreement")->as_double(agreement));
   static_cast<void>(comparison->find("mean_kl")->as_double(mean));
   static_cast<void>(comparison->find("max_kl")->as_double(most));
-  fmt::print("{:<16} top-1 agreement {:.2f} %, mean KL {:.3g}, largest {:.3g}\n", name, agreement * 100, mean, most);
+  fmt::print("{:<16} top-1 agreement {:.2f} %, mean KL {:.3g}, largest {:.3g}\n", name,
+             agreement * 100, mean, most);
 }
 
 }  // namespace
@@ -35,14 +36,16 @@ Status eval_command(int argc, const char* const* argv) {
   bool against_float = false;
   bool quiet = false;
   int threads = 0;
-  Args args("eval", "Perplexity of a text, and how far the logits are from a reference.",
-            {"segue eval -m model.gguf --text-file notes.txt",
-             "segue eval -m model.gguf --reference tests/golden/logits/gemma-3-270m-q4_k_m.prose.json",
-             "segue eval -m model.gguf --text-file notes.txt --against-float"});
+  Args args(
+      "eval", "Perplexity of a text, and how far the logits are from a reference.",
+      {"segue eval -m model.gguf --text-file notes.txt",
+       "segue eval -m model.gguf --reference tests/golden/logits/gemma-3-270m-q4_k_m.prose.json",
+       "segue eval -m model.gguf --text-file notes.txt --against-float"});
   args.text("-m,--model", model, "model file (GGUF)", true)
       .text("--text-file", text_file, "the text (-: standard input)")
       .text("--reference", reference, "recorded tokens and distributions of another engine (JSON)")
-      .flag("--against-float", against_float, "compare with the same file in f32 (needs 4 bytes per weight)")
+      .flag("--against-float", against_float,
+            "compare with the same file in f32 (needs 4 bytes per weight)")
       .choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
       .integer("--threads", threads, 0, 1024, "threads; 0: all CPUs of this process")
       .text("--json", json, "write the figures to this file (-: standard output)")
@@ -51,7 +54,8 @@ Status eval_command(int argc, const char* const* argv) {
   if (!parsed.ok()) return parsed.error();
   if (!*parsed) return {};
   if (args.given("--text-file") == args.given("--reference")) {
-    return Error{ErrorCode::kUsage, "exactly one of --text-file FILE and --reference FILE is needed"};
+    return Error{ErrorCode::kUsage,
+                 "exactly one of --text-file FILE and --reference FILE is needed"};
   }
   if (Status status = check_writable(json); !status.ok()) return status;
   const Result<std::string> text = core::read_file(text_file.empty() ? reference : text_file);
@@ -60,7 +64,8 @@ Status eval_command(int argc, const char* const* argv) {
   if (!reference.empty()) {
     recorded = core::Json::parse(*text);
     if (!recorded.ok()) {
-      return Error{recorded.error().code, fmt::format("'{}': {}", reference, recorded.error().message)};
+      return Error{recorded.error().code,
+                   fmt::format("'{}': {}", reference, recorded.error().message)};
     }
   }
   lab::EvaluateOptions options;
@@ -76,12 +81,17 @@ Status eval_command(int argc, const char* const* argv) {
   if (!quiet && json != "-") {
     double perplexity = 0;
     static_cast<void>(result->find("perplexity")->as_double(perplexity));
-    fmt::print("{} positions, perplexity {:.3f}\n", *result->find("positions")->as_int(), perplexity);
+    fmt::print("{} positions, perplexity {:.3f}\n", *result->find("positions")->as_int(),
+               perplexity);
     print_comparison("recorded", result->find("recorded"));
     print_comparison("float reference", result->find("float_reference"));
   }
-  result->set("settings", core::Json::object().set("model", model).set("kv", kv).set("reference", reference)
-                              .set("text_file", text_file).set("threads", threads));
+  result->set("settings", core::Json::object()
+                              .set("model", model)
+                              .set("kv", kv)
+                              .set("reference", reference)
+                              .set("text_file", text_file)
+                              .set("threads", threads));
   result->set("machine", core::machine_json()).set("build", core::build_json());
   return write_json(json, *result);
 }

@@ -19,8 +19,9 @@ void print_description(const core::Json& description) {
   }
   fmt::print("\n{:<44} {:<6} {:<24} {:>14}\n", "tensor", "type", "shape", "bytes");
   for (const core::Json& tensor : *description.find("tensors")->as_array()) {
-    fmt::print("{:<44} {:<6} {:<24} {:>14}\n", *tensor.find("name")->as_string(), *tensor.find("type")->as_string(),
-               tensor.find("shape")->dump(), *tensor.find("bytes")->as_int());
+    fmt::print("{:<44} {:<6} {:<24} {:>14}\n", *tensor.find("name")->as_string(),
+               *tensor.find("type")->as_string(), tensor.find("shape")->dump(),
+               *tensor.find("bytes")->as_int());
   }
   fmt::print("\n{}\n", description.find("totals")->dump());
 }
@@ -81,7 +82,8 @@ Status tokenize_command(int argc, const char* const* argv) {
   if (!file.ok()) return file.error();
   Result<text::Vocabulary> vocabulary = text::vocabulary_from_gguf(*file);
   if (!vocabulary.ok()) return vocabulary.error();
-  const Result<std::unique_ptr<text::Tokenizer>> tokenizer = text::Tokenizer::create(std::move(vocabulary).value());
+  const Result<std::unique_ptr<text::Tokenizer>> tokenizer =
+      text::Tokenizer::create(std::move(vocabulary).value());
   if (!tokenizer.ok()) return tokenizer.error();
   const std::vector<std::int32_t> ids = (*tokenizer)->encode_prompt(prompt, special);
   core::Json pieces = core::Json::array();

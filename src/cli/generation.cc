@@ -10,9 +10,11 @@ void EngineFlags::declare(Args& args) {
   args.text("-m,--model", model, "model file (GGUF)", true)
       .integer("--threads", threads, 0, 1024, "threads; 0: all CPUs of this process")
       .choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
-      .integer("--page-size", page_size, 0, 1 << 20, "tokens of a KV page, a multiple of 8; 0: the default")
+      .integer("--page-size", page_size, 0, 1 << 20,
+               "tokens of a KV page, a multiple of 8; 0: the default")
       .integer("--prefill-chunk", prefill_chunk, 1, 1 << 16, "prompt rows of one step")
-      .integer("--ctx", context, 0, std::int64_t{1} << 30, "largest prompt + completion; 0: the model's")
+      .integer("--ctx", context, 0, std::int64_t{1} << 30,
+               "largest prompt + completion; 0: the model's")
       .choice("--policy", policy,
               {"segue", "stock", "pr45450", "pr47520", "batch_invariant", "whole", "segmented"},
               "the rule that picks the attention path")
@@ -37,20 +39,31 @@ EngineOptions EngineFlags::options() const {
 
 core::Json EngineFlags::settings() const {
   core::Json out = core::Json::object();
-  return out.set("model", model).set("threads", threads).set("kv", kv).set("page_size", page_size)
-      .set("prefill_chunk", prefill_chunk).set("ctx", context).set("policy", policy).set("kernel", kernel);
+  return out.set("model", model)
+      .set("threads", threads)
+      .set("kv", kv)
+      .set("page_size", page_size)
+      .set("prefill_chunk", prefill_chunk)
+      .set("ctx", context)
+      .set("policy", policy)
+      .set("kernel", kernel);
 }
 
 void RequestFlags::declare(Args& args) {
-  args.integer("-n,--max-tokens", max_tokens, -1, std::int64_t{1} << 30, "tokens to generate; -1: until the end")
+  args.integer("-n,--max-tokens", max_tokens, -1, std::int64_t{1} << 30,
+               "tokens to generate; -1: until the end")
       .texts("--stop", stop, "end before this text; may be given several times")
       .flag("--ignore-eos", ignore_eos, "go on after the model ends its turn")
       .real("--temperature", sampling.temperature, 0, 1e6, "0: the most likely token")
       .integer("--top-k", sampling.top_k, 0, 1 << 30, "sample among the k most likely; 0: off")
-      .real("--top-p", sampling.top_p, 1e-9, 1, "sample among the most likely with this total probability; 1: off")
-      .real("--min-p", sampling.min_p, 0, 1, "drop tokens below this share of the largest probability; 0: off")
-      .real("--repeat-penalty", sampling.repeat_penalty, 1e-3, 1e3, "penalty on recent tokens; 1: off")
-      .integer("--repeat-last-n", sampling.repeat_last_n, -1, 1 << 30, "how far back it looks; -1: all")
+      .real("--top-p", sampling.top_p, 1e-9, 1,
+            "sample among the most likely with this total probability; 1: off")
+      .real("--min-p", sampling.min_p, 0, 1,
+            "drop tokens below this share of the largest probability; 0: off")
+      .real("--repeat-penalty", sampling.repeat_penalty, 1e-3, 1e3,
+            "penalty on recent tokens; 1: off")
+      .integer("--repeat-last-n", sampling.repeat_last_n, -1, 1 << 30,
+               "how far back it looks; -1: all")
       .seed("--seed", sampling.seed, "seed of the sampling noise")
       .choice("--spec", spec, {"off", "ngram", "auto"}, "speculation")
       .integer("--draft-tokens", draft_tokens, 0, 8, "largest k; 0: 4 for ngram, 8 for auto")
@@ -71,24 +84,34 @@ Request RequestFlags::request() const {
 
 core::Json RequestFlags::settings() const {
   core::Json json = core::Json::object();
-  return json.set("n", max_tokens).set("temperature", sampling.temperature).set("top_k", sampling.top_k)
-      .set("top_p", sampling.top_p).set("min_p", sampling.min_p).set("repeat_penalty", sampling.repeat_penalty)
-      .set("repeat_last_n", sampling.repeat_last_n).set("seed", static_cast<std::int64_t>(sampling.seed))
-      .set("spec", spec).set("draft_tokens", draft_tokens).set("stop", stop).set("ignore_eos", ignore_eos);
+  return json.set("n", max_tokens)
+      .set("temperature", sampling.temperature)
+      .set("top_k", sampling.top_k)
+      .set("top_p", sampling.top_p)
+      .set("min_p", sampling.min_p)
+      .set("repeat_penalty", sampling.repeat_penalty)
+      .set("repeat_last_n", sampling.repeat_last_n)
+      .set("seed", static_cast<std::int64_t>(sampling.seed))
+      .set("spec", spec)
+      .set("draft_tokens", draft_tokens)
+      .set("stop", stop)
+      .set("ignore_eos", ignore_eos);
 }
 
 Result<SpecMode> parse_spec(std::string_view name) {
   for (SpecMode mode : {SpecMode::kOff, SpecMode::kNgram, SpecMode::kAuto}) {
     if (name == spec_mode_name(mode)) return mode;
   }
-  return Error{ErrorCode::kUsage, fmt::format("spec '{}' is not allowed; allowed: off, ngram, auto", name)};
+  return Error{ErrorCode::kUsage,
+               fmt::format("spec '{}' is not allowed; allowed: off, ngram, auto", name)};
 }
 
 Result<KvType> parse_kv(std::string_view name) {
   for (KvType type : {KvType::kF32, KvType::kF16, KvType::kBF16}) {
     if (name == kv_type_name(type)) return type;
   }
-  return Error{ErrorCode::kUsage, fmt::format("kv '{}' is not allowed; allowed: f32, f16, bf16", name)};
+  return Error{ErrorCode::kUsage,
+               fmt::format("kv '{}' is not allowed; allowed: f32, f16, bf16", name)};
 }
 
 core::Json completion_json(const Completion& completion, double load_s, bool with_hash) {
@@ -96,16 +119,25 @@ core::Json completion_json(const Completion& completion, double load_s, bool wit
   core::Json time = core::Json::object();
   time.set("draft", stats.draft_s).set("verify", stats.verify_s).set("other", stats.other_s);
   core::Json counts = core::Json::object();
-  counts.set("load_s", load_s).set("prefill_tokens_per_s", stats.prefill_tokens_per_s)
-      .set("decode_tokens_per_s", stats.decode_tokens_per_s).set("prefill_s", stats.prefill_s)
-      .set("decode_s", stats.decode_s).set("steps", stats.steps).set("drafted", stats.drafted)
-      .set("accepted", stats.accepted).set("accepted_per_position", stats.accepted_per_position)
+  counts.set("load_s", load_s)
+      .set("prefill_tokens_per_s", stats.prefill_tokens_per_s)
+      .set("decode_tokens_per_s", stats.decode_tokens_per_s)
+      .set("prefill_s", stats.prefill_s)
+      .set("decode_s", stats.decode_s)
+      .set("steps", stats.steps)
+      .set("drafted", stats.drafted)
+      .set("accepted", stats.accepted)
+      .set("accepted_per_position", stats.accepted_per_position)
       .set("drafted_per_position", stats.drafted_per_position)
-      .set("mean_acceptance_length", stats.mean_acceptance_length).set("k_histogram", stats.k_histogram)
+      .set("mean_acceptance_length", stats.mean_acceptance_length)
+      .set("k_histogram", stats.k_histogram)
       .set("time_s", time);
   core::Json json = core::Json::object();
-  json.set("tokens", completion.tokens).set("text", completion.text).set("prompt_tokens", completion.prompt_tokens)
-      .set("finish_reason", finish_reason_name(completion.finish_reason)).set("stats", counts);
+  json.set("tokens", completion.tokens)
+      .set("text", completion.text)
+      .set("prompt_tokens", completion.prompt_tokens)
+      .set("finish_reason", finish_reason_name(completion.finish_reason))
+      .set("stats", counts);
   if (with_hash) json.set("logits_hash", fmt::format("{:016x}", completion.logits_hash));
   return json;
 }

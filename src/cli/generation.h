@@ -48,7 +48,8 @@ struct RequestFlags {
 Result<SpecMode> parse_spec(std::string_view name);
 Result<KvType> parse_kv(std::string_view name);
 
-/// `settings`, `machine` and `build` are added by the caller where one document holds many completions.
+/// `settings`, `machine` and `build` are added by the caller where one document holds many
+/// completions.
 core::Json completion_json(const Completion& completion, double load_s, bool with_hash);
 
 }  // namespace segue::cli

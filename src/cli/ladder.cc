@@ -24,22 +24,29 @@ Status ladder_command(int argc, const char* const* argv) {
   bool quiet = false;
   int threads = 0;
   lab::LadderOptions options;
-  Args args("ladder", "Decode speed at several depths, with and without speculation, on each attention path.",
+  Args args("ladder",
+            "Decode speed at several depths, with and without speculation, on each attention path.",
             {"segue ladder -m model.gguf --depths 512,2048,8192 --spec off,ngram:4",
-             "segue ladder -m model.gguf --depths 16384 --spec off,ngram:4,auto --synthetic-acceptance 0.8,0.6,0.5",
+             "segue ladder -m model.gguf --depths 16384 --spec off,ngram:4,auto "
+             "--synthetic-acceptance 0.8,0.6,0.5",
              "segue ladder -m model.gguf --prompt-file book.txt --json ladder.json"});
   args.text("-m,--model", model, "model file (GGUF)", true)
-      .integers("--depths", depths, 1, std::int64_t{1} << 24, "keys in the cache before the first measured step")
+      .integers("--depths", depths, 1, std::int64_t{1} << 24,
+                "keys in the cache before the first measured step")
       .list("--spec", specs, "off, auto, ngram:K")
-      .list("--policies", policies, "segue, stock, pr45450, pr47520, batch_invariant, whole, segmented")
+      .list("--policies", policies,
+            "segue, stock, pr45450, pr47520, batch_invariant, whole, segmented")
       .integer("--rounds", options.rounds, 1, 1000, "rounds; every alternative runs in each")
       .integer("--tokens", options.tokens, 8, 1 << 16, "tokens per alternative, depth and round")
       .text("--prompt-file", prompt_file, "fill the context with this text, repeated")
-      .choice("--fill", fill, {"synthetic"}, "fill the context without a text: pseudo-random tokens")
+      .choice("--fill", fill, {"synthetic"},
+              "fill the context without a text: pseudo-random tokens")
       .reals("--synthetic-acceptance", options.synthetic_acceptance, 0, 1,
-             "probability that draft position 1, 2, .. is right; an oracle drafts the target's own tokens")
+             "probability that draft position 1, 2, .. is right; an oracle drafts the target's own "
+             "tokens")
       .choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
-      .integer("--page-size", options.page_size, 0, 1 << 20, "tokens of a KV page, a multiple of 8; 0: the default")
+      .integer("--page-size", options.page_size, 0, 1 << 20,
+               "tokens of a KV page, a multiple of 8; 0: the default")
       .integer("--prefill-chunk", options.prefill_chunk, 1, 1 << 16, "prompt rows of one step")
       .integer("--threads", threads, 0, 1024, "threads; 0: all CPUs of this process")
       .text("--json", json, "write rows and settings to this file (-: standard output)")
@@ -65,7 +72,8 @@ Status ladder_command(int argc, const char* const* argv) {
   if (!prompt_file.empty()) {
     Result<std::string> text = core::read_file(prompt_file);
     if (!text.ok()) return text.error();
-    if (text->empty()) return Error{ErrorCode::kInvalidFile, fmt::format("'{}' is empty", prompt_file)};
+    if (text->empty())
+      return Error{ErrorCode::kInvalidFile, fmt::format("'{}' is empty", prompt_file)};
     options.text = std::move(text).value();
   }
   if (Status status = check_writable(json); !status.ok()) return status;
@@ -78,11 +86,21 @@ Status ladder_command(int argc, const char* const* argv) {
   if (!ladder.ok()) return ladder.error();
   if (!quiet && json != "-") fmt::print("{}", lab::ladder_table(*ladder));
   core::Json settings = core::Json::object();
-  settings.set("model", model).set("depths", depths).set("spec", specs).set("policies", policies)
-      .set("rounds", options.rounds).set("tokens", options.tokens).set("prompt_file", prompt_file)
-      .set("synthetic_acceptance", options.synthetic_acceptance).set("kv", kv).set("page_size", options.page_size)
-      .set("prefill_chunk", options.prefill_chunk).set("threads", threads);
-  ladder->set("settings", std::move(settings)).set("machine", core::machine_json()).set("build", core::build_json());
+  settings.set("model", model)
+      .set("depths", depths)
+      .set("spec", specs)
+      .set("policies", policies)
+      .set("rounds", options.rounds)
+      .set("tokens", options.tokens)
+      .set("prompt_file", prompt_file)
+      .set("synthetic_acceptance", options.synthetic_acceptance)
+      .set("kv", kv)
+      .set("page_size", options.page_size)
+      .set("prefill_chunk", options.prefill_chunk)
+      .set("threads", threads);
+  ladder->set("settings", std::move(settings))
+      .set("machine", core::machine_json())
+      .set("build", core::build_json());
   return write_json(json, *ladder);
 }
 

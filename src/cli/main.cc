@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program: picks the subcommand and turns its Error into one message and one exit code (0, 1 or 2).
+// The program: picks the subcommand and turns its Error into one message and one exit code (0, 1 or
+// 2).
 #include <fmt/format.h>
 
 #include <array>
@@ -24,9 +25,11 @@ struct Entry {
 constexpr std::array kEntries{
     Entry{"run", "complete a prompt or chat", segue::cli::run_command},
     Entry{"batch", "complete many requests at once", segue::cli::batch_command},
-    Entry{"ladder", "decode speed by depth, with and without speculation", segue::cli::ladder_command},
+    Entry{"ladder", "decode speed by depth, with and without speculation",
+          segue::cli::ladder_command},
     Entry{"sweep", "time attention alone: rows x depths x policies", segue::cli::sweep_command},
-    Entry{"exactness", "check that results do not depend on how work is split", segue::cli::exactness_command},
+    Entry{"exactness", "check that results do not depend on how work is split",
+          segue::cli::exactness_command},
     Entry{"explain", "which path a step takes, and why", segue::cli::explain_command},
     Entry{"kernels", "the attention kernels of this build", segue::cli::kernels_command},
     Entry{"inspect", "what is in a model file", segue::cli::inspect_command},
@@ -35,10 +38,14 @@ constexpr std::array kEntries{
 };
 
 std::string usage_text() {
-  std::string text = "segue: long-context decoding with speculation\n\nUsage: segue COMMAND [FLAGS]\n\nCommands:\n";
-  for (const Entry& entry : kEntries) text += fmt::format("  {:<10} {}\n", entry.name, entry.summary);
+  std::string text =
+      "segue: long-context decoding with speculation\n\nUsage: segue COMMAND "
+      "[FLAGS]\n\nCommands:\n";
+  for (const Entry& entry : kEntries)
+    text += fmt::format("  {:<10} {}\n", entry.name, entry.summary);
   text +=
-      "\nsegue COMMAND --help shows the flags of a command, segue --version the build.\n\nExamples:\n"
+      "\nsegue COMMAND --help shows the flags of a command, segue --version the "
+      "build.\n\nExamples:\n"
       "  segue run -m model.gguf -p 'The capital of France is' -n 16\n"
       "  segue ladder -m model.gguf --depths 512,2048\n"
       "  segue explain --shape 16,8,256 --policy stock --rows 2 --depth 32768\n";
@@ -83,7 +90,8 @@ int dispatch(int argc, const char* const* argv) {
     fmt::print(stderr, "{}", usage_text());
     return 2;
   }
-  return report({segue::ErrorCode::kUsage, fmt::format("no command '{}'; segue --help lists the commands", name)});
+  return report({segue::ErrorCode::kUsage,
+                 fmt::format("no command '{}'; segue --help lists the commands", name)});
 }
 
 }  // namespace

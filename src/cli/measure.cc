@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// segue sweep, exactness, explain and kernels: the lab's view of attention, without a model's weights.
+// segue sweep, exactness, explain and kernels: the lab's view of attention, without a model's
+// weights.
 #include <fmt/format.h>
 
 #include "cli/args.h"
@@ -15,7 +16,8 @@
 namespace segue::cli {
 namespace {
 
-constexpr std::string_view kPolicies = "segue, stock, pr45450, pr47520, batch_invariant, whole, segmented";
+constexpr std::string_view kPolicies =
+    "segue, stock, pr45450, pr47520, batch_invariant, whole, segmented";
 
 /// Flags that all of them have.
 struct CommonFlags {
@@ -35,9 +37,12 @@ std::function<bool()> stop_on_interrupt() {
   return [&stop] { return stop.load(); };
 }
 
-Status finish(const CommonFlags& flags, core::Json document, core::Json settings, const std::string& table) {
+Status finish(const CommonFlags& flags, core::Json document, core::Json settings,
+              const std::string& table) {
   if (!flags.quiet && flags.json != "-") fmt::print("{}", table);
-  document.set("settings", std::move(settings)).set("machine", core::machine_json()).set("build", core::build_json());
+  document.set("settings", std::move(settings))
+      .set("machine", core::machine_json())
+      .set("build", core::build_json());
   return write_json(flags.json, document);
 }
 
@@ -53,17 +58,20 @@ Status sweep_command(int argc, const char* const* argv) {
   std::string cache = "cold";
   lab::SweepOptions options;
   options.depths = {1024, 4096, 16384};
-  Args args("sweep", "Time attention alone: shapes x depths x rows x policies. Depth is kv_len here.",
+  Args args("sweep",
+            "Time attention alone: shapes x depths x rows x policies. Depth is kv_len here.",
             {"segue sweep --shape 4,1,256 --depths 16384 --rows 1,2,4,8 --cache warm",
              "segue sweep --shape gemma-4-31b-global --policies segue,stock --json sweep.json"});
-  args.texts("--shape", shapes, "Q_HEADS,KV_HEADS,HEAD_DIM[,WINDOW] or the name of a published shape; may repeat")
+  args.texts("--shape", shapes,
+             "Q_HEADS,KV_HEADS,HEAD_DIM[,WINDOW] or the name of a published shape; may repeat")
       .integers("--depths", options.depths, 1, std::int64_t{1} << 24, "keys that the last row sees")
       .integers("--rows", rows, 1, 4096, "query rows")
       .list("--policies", policies, kPolicies)
       .choice("--device", device, {"cpu"}, "where to run")
       .integer("--page-size", options.page_size, 8, 1 << 20, "tokens of a KV page, a multiple of 8")
       .choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
-      .choice("--cache", cache, {"cold", "warm"}, "cold: every call reads another copy of the cache")
+      .choice("--cache", cache, {"cold", "warm"},
+              "cold: every call reads another copy of the cache")
       .integer("--rounds", options.rounds, 3, 1000, "samples of a cell")
       .text("--kernel", options.kernel, "force an attention kernel (see segue kernels)");
   flags.declare(args);
@@ -91,9 +99,17 @@ Status sweep_command(int argc, const char* const* argv) {
   Result<core::Json> sweep = lab::run_sweep(options);
   if (!sweep.ok()) return sweep.error();
   core::Json settings = core::Json::object();
-  settings.set("shapes", shapes).set("depths", options.depths).set("rows", rows).set("policies", policies)
-      .set("device", device).set("page_size", options.page_size).set("kv", kv).set("cache", cache)
-      .set("rounds", options.rounds).set("kernel", options.kernel).set("threads", flags.threads);
+  settings.set("shapes", shapes)
+      .set("depths", options.depths)
+      .set("rows", rows)
+      .set("policies", policies)
+      .set("device", device)
+      .set("page_size", options.page_size)
+      .set("kv", kv)
+      .set("cache", cache)
+      .set("rounds", options.rounds)
+      .set("kernel", options.kernel)
+      .set("threads", flags.threads);
   const std::string table = lab::sweep_table(*sweep);
   return finish(flags, std::move(sweep).value(), std::move(settings), table);
 }
@@ -102,8 +118,9 @@ Status exactness_command(int argc, const char* const* argv) {
   CommonFlags flags;
   std::string kv = "bf16";
   lab::ExactnessOptions options;
-  Args args("exactness", "Check that attention gives the same bytes however the work is arranged.",
-            {"segue exactness", "segue exactness --kernel cpu.portable.bf16 --json exactness.json"});
+  Args args(
+      "exactness", "Check that attention gives the same bytes however the work is arranged.",
+      {"segue exactness", "segue exactness --kernel cpu.portable.bf16 --json exactness.json"});
   args.choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
       .text("--kernel", options.kernel, "the kernel to check; empty: the first of the table");
   flags.declare(args);
@@ -122,10 +139,12 @@ Status exactness_command(int argc, const char* const* argv) {
   core::Json settings = core::Json::object();
   settings.set("kv", kv).set("kernel", options.kernel).set("threads", flags.threads);
   const std::string table = lab::exactness_table(*exactness);
-  if (Status status = finish(flags, std::move(exactness).value(), std::move(settings), table); !status.ok()) {
+  if (Status status = finish(flags, std::move(exactness).value(), std::move(settings), table);
+      !status.ok()) {
     return status;
   }
-  if (!good) return Error{ErrorCode::kUnsupported, "at least one case is not exact; the table says which"};
+  if (!good)
+    return Error{ErrorCode::kUnsupported, "at least one case is not exact; the table says which"};
   return {};
 }
 
@@ -141,18 +160,22 @@ Status explain_command(int argc, const char* const* argv) {
              "segue explain --shape 16,8,256 --policy pr45450 --decode-rows 2 --rows 2"});
   args.text("-m,--model", model, "explain every kind of layer of this model file (GGUF)")
       .text("--shape", shape, "Q_HEADS,KV_HEADS,HEAD_DIM[,WINDOW] or the name of a published shape")
-      .integer("--depth", options.depth, 0, std::int64_t{1} << 24, "keys in the cache before the step")
+      .integer("--depth", options.depth, 0, std::int64_t{1} << 24,
+               "keys in the cache before the step")
       .integer("--rows", options.rows, 1, 4096, "query rows of each sequence")
       .integer("--batch", options.batch, 1, 4096, "sequences")
-      .integer("--decode-rows", options.decode_rows, 1, 64, "1 + k that the engine was started with")
+      .integer("--decode-rows", options.decode_rows, 1, 64,
+               "1 + k that the engine was started with")
       .text("--policy", policy, kPolicies)
-      .integer("--workgroups", options.workgroups, 0, 1 << 20, "workgroups that the device runs at once; 0: this CPU's")
+      .integer("--workgroups", options.workgroups, 0, 1 << 20,
+               "workgroups that the device runs at once; 0: this CPU's")
       .text("--kernel", options.kernel, "force an attention kernel (see segue kernels)");
   flags.declare(args);
   const Result<bool> parsed = args.parse(argc, argv);
   if (!parsed.ok()) return parsed.error();
   if (!*parsed) return {};
-  if (model.empty() == shape.empty()) return Error{ErrorCode::kUsage, "exactly one of -m FILE and --shape is needed"};
+  if (model.empty() == shape.empty())
+    return Error{ErrorCode::kUsage, "exactly one of -m FILE and --shape is needed"};
   const Result<attention::Policy> chosen = attention::parse_policy(policy);
   if (!chosen.ok()) return chosen.error();
   if (Status status = check_writable(flags.json); !status.ok()) return status;
@@ -186,15 +209,22 @@ Status explain_command(int argc, const char* const* argv) {
     document.set("groups", std::move(groups));
   }
   core::Json settings = core::Json::object();
-  settings.set("model", model).set("shape", shape).set("depth", options.depth).set("rows", options.rows)
-      .set("batch", options.batch).set("decode_rows", options.decode_rows).set("policy", policy)
-      .set("workgroups", options.workgroups).set("kernel", options.kernel);
+  settings.set("model", model)
+      .set("shape", shape)
+      .set("depth", options.depth)
+      .set("rows", options.rows)
+      .set("batch", options.batch)
+      .set("decode_rows", options.decode_rows)
+      .set("policy", policy)
+      .set("workgroups", options.workgroups)
+      .set("kernel", options.kernel);
   return finish(flags, std::move(document), std::move(settings), text);
 }
 
 Status kernels_command(int argc, const char* const* argv) {
   CommonFlags flags;
-  Args args("kernels", "List the attention kernels of this build, best first.", {"segue kernels", "segue kernels --json -"});
+  Args args("kernels", "List the attention kernels of this build, best first.",
+            {"segue kernels", "segue kernels --json -"});
   flags.declare(args);
   const Result<bool> parsed = args.parse(argc, argv);
   if (!parsed.ok()) return parsed.error();

@@ -32,12 +32,13 @@ void print_text(std::string_view text) {
 
 void print_stats(const Completion& completion) {
   const GenerationStats& stats = completion.stats;
-  std::string line = fmt::format("[{} prompt tokens at {:.0f}/s, {} tokens at {:.1f}/s, {}", completion.prompt_tokens,
-                                 stats.prefill_tokens_per_s, completion.tokens.size(), stats.decode_tokens_per_s,
-                                 finish_reason_name(completion.finish_reason));
+  std::string line =
+      fmt::format("[{} prompt tokens at {:.0f}/s, {} tokens at {:.1f}/s, {}",
+                  completion.prompt_tokens, stats.prefill_tokens_per_s, completion.tokens.size(),
+                  stats.decode_tokens_per_s, finish_reason_name(completion.finish_reason));
   if (stats.drafted > 0) {
-    line += fmt::format("; {} of {} drafts accepted, {:.2f} tokens per verify step", stats.accepted, stats.drafted,
-                        stats.mean_acceptance_length);
+    line += fmt::format("; {} of {} drafts accepted, {:.2f} tokens per verify step", stats.accepted,
+                        stats.drafted, stats.mean_acceptance_length);
   }
   core::log_info(line + "]");
 }
@@ -48,8 +49,10 @@ core::Json document(const RunFlags& flags, const Engine& engine, const Completio
   for (const auto& [key, value] : *request_settings.as_object()) settings.set(key, value);
   settings.set("threads", engine.threads()).set("ctx", engine.context());
   core::Json json = completion_json(completion, engine.load_s(), flags.request.logits_hash);
-  return json.set("model", engine.model_name()).set("settings", std::move(settings))
-      .set("machine", core::machine_json()).set("build", core::build_json());
+  return json.set("model", engine.model_name())
+      .set("settings", std::move(settings))
+      .set("machine", core::machine_json())
+      .set("build", core::build_json());
 }
 
 Status run_once(const RunFlags& flags, Engine& engine, Request request) {
@@ -98,15 +101,18 @@ Status run_chat(const RunFlags& flags, Engine& engine, Request request) {
 
 Status run_command(int argc, const char* const* argv) {
   RunFlags flags;
-  Args args("run", "Complete a prompt, or chat.",
-            {"segue run -m model.gguf -p 'The capital of France is' -n 16",
-             "segue run -m model.gguf --chat --system 'Answer in one sentence.'",
-             "segue run -m model.gguf --prompt-file notes.txt --temperature 0.8 --top-p 0.95 --seed 7",
-             "segue run -m model.gguf -p 'x = 1' --spec off --json - --logits-hash"});
+  Args args(
+      "run", "Complete a prompt, or chat.",
+      {"segue run -m model.gguf -p 'The capital of France is' -n 16",
+       "segue run -m model.gguf --chat --system 'Answer in one sentence.'",
+       "segue run -m model.gguf --prompt-file notes.txt --temperature 0.8 --top-p 0.95 --seed 7",
+       "segue run -m model.gguf -p 'x = 1' --spec off --json - --logits-hash"});
   flags.engine.declare(args);
   args.text("-p,--prompt", flags.prompt, "prompt text (with --chat: the first message)")
-      .text("--prompt-file", flags.prompt_file, "read the prompt from this file (-: standard input)")
-      .flag("--chat", flags.chat, "a conversation in the model's chat format; messages are lines of standard input")
+      .text("--prompt-file", flags.prompt_file,
+            "read the prompt from this file (-: standard input)")
+      .flag("--chat", flags.chat,
+            "a conversation in the model's chat format; messages are lines of standard input")
       .text("--system", flags.system, "system message of the chat");
   flags.request.declare(args);
   const Result<bool> parsed = args.parse(argc, argv);
@@ -117,12 +123,16 @@ Status run_command(int argc, const char* const* argv) {
     return Error{ErrorCode::kUsage, "-p and --prompt-file exclude each other"};
   }
   if (flags.chat && args.given("--prompt-file")) {
-    return Error{ErrorCode::kUsage, "--chat reads its messages from standard input; --prompt-file does not go with it"};
+    return Error{
+        ErrorCode::kUsage,
+        "--chat reads its messages from standard input; --prompt-file does not go with it"};
   }
   if (!flags.chat && !has_prompt && !args.given("--prompt-file")) {
-    return Error{ErrorCode::kUsage, "one of -p TEXT, --prompt-file FILE or --chat is needed (see segue run --help)"};
+    return Error{ErrorCode::kUsage,
+                 "one of -p TEXT, --prompt-file FILE or --chat is needed (see segue run --help)"};
   }
-  if (!flags.chat && args.given("--system")) return Error{ErrorCode::kUsage, "--system needs --chat"};
+  if (!flags.chat && args.given("--system"))
+    return Error{ErrorCode::kUsage, "--system needs --chat"};
   if (flags.engine.quiet) core::set_log_level(core::LogLevel::kQuiet);
   Request request = flags.request.request();
   request.prompt = flags.prompt;

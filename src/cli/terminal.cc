@@ -32,8 +32,10 @@ std::function<void(double)> progress_bar(std::string_view what, bool quiet) {
     if (percent == shown) return;
     shown = percent;
     const int full = percent * kWidth / 100;
-    fmt::print(stderr, "\r{} [{:<{}}] {:3}%", what, std::string(static_cast<std::size_t>(full), '#'), kWidth, percent);
-    if (percent >= 100) fmt::print(stderr, "\r{:<{}}\r", "", kWidth + static_cast<int>(what.size()) + 10);
+    fmt::print(stderr, "\r{} [{:<{}}] {:3}%", what,
+               std::string(static_cast<std::size_t>(full), '#'), kWidth, percent);
+    if (percent >= 100)
+      fmt::print(stderr, "\r{:<{}}\r", "", kWidth + static_cast<int>(what.size()) + 10);
     std::fflush(stderr);
   };
 }
@@ -54,7 +56,8 @@ Status write_json(const std::string& path, const core::Json& document) {
 Status check_writable(const std::string& path) {
   if (path.empty() || path == "-") return {};
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
-  if (fd < 0) return Error{ErrorCode::kIo, fmt::format("cannot create '{}': {}", path, std::strerror(errno))};
+  if (fd < 0)
+    return Error{ErrorCode::kIo, fmt::format("cannot create '{}': {}", path, std::strerror(errno))};
   ::close(fd);
   return {};
 }

@@ -15,7 +15,8 @@ namespace segue::cli {
 /// A progress bar on stderr; silent when `quiet` or when stderr is no terminal.
 std::function<void(double fraction)> progress_bar(std::string_view what, bool quiet);
 
-/// Set by the first Ctrl-C; a second one ends the program at once. Installs the handler when first called.
+/// Set by the first Ctrl-C; a second one ends the program at once. Installs the handler when first
+/// called.
 const std::atomic<bool>& interrupted();
 
 /// Writes a document to `path` ("-": standard output); nothing to do when `path` is empty.

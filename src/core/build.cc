@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// build_facts.h is written by cmake/write_build_facts.cmake before every build, and changes only with the commit.
+// build_facts.h is written by cmake/write_build_facts.cmake before every build, and changes only
+// with the commit.
 #include "core/build.h"
 
 #include <fmt/format.h>
@@ -15,7 +16,10 @@ std::string build_line() {
 
 Json build_json() {
   Json json = Json::object();
-  return json.set("version", kVersion).set("commit", kCommit).set("type", kBuildType).set("compiler", kCompiler);
+  return json.set("version", kVersion)
+      .set("commit", kCommit)
+      .set("type", kBuildType)
+      .set("compiler", kCompiler);
 }
 
 Json machine_json() {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this program was built from, and on what machine it runs: every recorded result carries both.
+// What this program was built from, and on what machine it runs: every recorded result carries
+// both.
 #pragma once
 
 #include <string>

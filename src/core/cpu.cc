@@ -71,7 +71,8 @@ CpuFacts cpu_facts() {
   for (std::string line; std::getline(info, line);) {
     if (line.starts_with("model name") || line.starts_with("CPU implementer")) {
       const auto colon = line.find(':');
-      if (colon != std::string::npos && colon + 2 <= line.size()) facts.model = line.substr(colon + 2);
+      if (colon != std::string::npos && colon + 2 <= line.size())
+        facts.model = line.substr(colon + 2);
       break;
     }
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which CPU this is: the instruction level that kernels are compiled for, and a few facts for reports.
+// Which CPU this is: the instruction level that kernels are compiled for, and a few facts for
+// reports.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@
 
 namespace segue::core {
 
-/// One object library per level; kAvx512 needs F, BW, VL, DQ, VNNI and BF16, kAvx2 needs AVX2, FMA and F16C,
-/// kNeon the dot product extension.
+/// One object library per level; kAvx512 needs F, BW, VL, DQ, VNNI and BF16, kAvx2 needs AVX2, FMA
+/// and F16C, kNeon the dot product extension.
 enum class IsaLevel : std::uint8_t { kPortable, kNeon, kAvx2, kAvx512 };
 
 std::string_view isa_name(IsaLevel level);
@@ -23,8 +24,8 @@ IsaLevel best_isa();
 bool isa_available(IsaLevel level);
 
 struct CpuFacts {
-  std::string model;         // as the system names it
-  int logical_cpus = 1;      // that this process may use
+  std::string model;     // as the system names it
+  int logical_cpus = 1;  // that this process may use
   std::int64_t memory_bytes = 0;
 };
 CpuFacts cpu_facts();

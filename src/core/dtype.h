@@ -10,7 +10,18 @@
 namespace segue::core {
 
 enum class DType : std::uint8_t {
-  kF32, kF16, kBF16, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K, kQ6_K, kI32
+  kF32,
+  kF16,
+  kBF16,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kI32
 };
 
 struct DTypeInfo {
@@ -37,7 +48,9 @@ constexpr DTypeInfo dtype_info(DType type) {
   return {"?", 1, 0};
 }
 
-constexpr float bf16_to_f32(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+constexpr float bf16_to_f32(std::uint16_t bits) {
+  return std::bit_cast<float>(std::uint32_t{bits} << 16);
+}
 
 /// Round to nearest even; NaN stays a quiet NaN.
 constexpr std::uint16_t f32_to_bf16(float value) {

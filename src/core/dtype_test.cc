@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every f16 and bf16 value, and every tie between two of them, against the definition of the formats.
+// Every f16 and bf16 value, and every tie between two of them, against the definition of the
+// formats.
 #include "core/dtype.h"
 
 #include <gtest/gtest.h>

@@ -40,7 +40,8 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   MappedFile map;
   map.size_ = info.st_size;
   if (map.size_ == 0) return map;
-  void* address = ::mmap(nullptr, static_cast<std::size_t>(map.size_), PROT_READ, MAP_PRIVATE, file.fd, 0);
+  void* address =
+      ::mmap(nullptr, static_cast<std::size_t>(map.size_), PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (address == MAP_FAILED) {
     map.size_ = 0;
     return io_error(path, "map");
@@ -86,7 +87,8 @@ Result<std::string> read_file(const std::string& path) {
 }
 
 Status write_file(const std::string& path, std::string_view text) {
-  Descriptor file{path == "-" ? 1 : ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
+  Descriptor file{
+      path == "-" ? 1 : ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
   if (file.fd < 0) return io_error(path, "create");
   while (!text.empty()) {
     const ssize_t wrote = ::write(file.fd, text.data(), text.size());

@@ -23,8 +23,8 @@ class MappedFile {
   const std::byte* data() const { return data_; }
   std::int64_t size() const { return size_; }
 
-  /// Tells the system that the pages of [offset, offset + bytes) are no longer needed: resident memory falls, the
-  /// bytes stay readable (they come from the file again).
+  /// Tells the system that the pages of [offset, offset + bytes) are no longer needed: resident
+  /// memory falls, the bytes stay readable (they come from the file again).
   void release(std::int64_t offset, std::int64_t bytes) const;
 
  private:

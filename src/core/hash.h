@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A 64-bit streaming hash of bytes (FNV-1a over 8-byte words with a final mix). For equality of results, not
-// for security: two runs with equal hashes produced equal bytes for every practical purpose.
+// A 64-bit streaming hash of bytes (FNV-1a over 8-byte words with a final mix). For equality of
+// results, not for security: two runs with equal hashes produced equal bytes for every practical
+// purpose.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,8 @@ namespace segue::core {
 
 class Hash64 {
  public:
-  /// One call is one run of bytes: splitting a run elsewhere than at multiples of 8 gives another hash.
+  /// One call is one run of bytes: splitting a run elsewhere than at multiples of 8 gives another
+  /// hash.
   void update(const void* data, std::size_t bytes) {
     const auto* p = static_cast<const unsigned char*>(data);
     for (; bytes >= 8; p += 8, bytes -= 8) {

@@ -31,7 +31,8 @@ Tree to_tree(const Json& json) {
     for (const auto& [key, value] : *members) ordered.emplace_back(key, to_tree(value));
     return out;
   }
-  if (double number = 0; json.as_double(number)) return std::isfinite(number) ? Tree(number) : Tree();
+  if (double number = 0; json.as_double(number))
+    return std::isfinite(number) ? Tree(number) : Tree();
   return nullptr;
 }
 
@@ -51,7 +52,8 @@ Json::Object without_repeats(Json::Object members) {
   return out;
 }
 
-/// Receives the parser's events and builds a Json without recursion; the parser's own stack is one bit per level.
+/// Receives the parser's events and builds a Json without recursion; the parser's own stack is one
+/// bit per level.
 class Builder {
  public:
   Result<Json> take() {
@@ -72,12 +74,19 @@ class Builder {
     open_.back().members.emplace_back(std::move(name), Json());
     return true;
   }
-  bool end_object() { return close([](Level& level) { return Json(without_repeats(std::move(level.members))); }); }
-  bool end_array() { return close([](Level& level) { return Json(std::move(level.items)); }); }
-  bool parse_error(std::size_t /*position*/, const std::string& /*token*/, const Tree::exception& error) {
+  bool end_object() {
+    return close([](Level& level) { return Json(without_repeats(std::move(level.members))); });
+  }
+  bool end_array() {
+    return close([](Level& level) { return Json(std::move(level.items)); });
+  }
+  bool parse_error(std::size_t /*position*/, const std::string& /*token*/,
+                   const Tree::exception& error) {
     const std::string_view text = error.what();
-    const auto tag = text.find("] ");  // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
-    problem_ = fmt::format("not valid JSON: {}", tag == std::string_view::npos ? text : text.substr(tag + 2));
+    const auto tag =
+        text.find("] ");  // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
+    problem_ = fmt::format("not valid JSON: {}",
+                           tag == std::string_view::npos ? text : text.substr(tag + 2));
     return false;
   }
 
@@ -123,13 +132,15 @@ class Builder {
 bool Json::as_double(double& out) const {
   if (const auto* real = std::get_if<double>(&value_)) return out = *real, true;
   if (const auto* whole = as_int()) return out = static_cast<double>(*whole), true;
-  if (const auto* large = std::get_if<std::uint64_t>(&value_)) return out = static_cast<double>(*large), true;
+  if (const auto* large = std::get_if<std::uint64_t>(&value_))
+    return out = static_cast<double>(*large), true;
   return false;
 }
 
 bool Json::as_uint(std::uint64_t& out) const {
   if (const auto* large = std::get_if<std::uint64_t>(&value_)) return out = *large, true;
-  if (const auto* whole = as_int(); whole != nullptr && *whole >= 0) return out = static_cast<std::uint64_t>(*whole), true;
+  if (const auto* whole = as_int(); whole != nullptr && *whole >= 0)
+    return out = static_cast<std::uint64_t>(*whole), true;
   return false;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A JSON value: built by reports and traces, read from requests and metadata. The parser and printer behind it are
-// nlohmann-json (json.cc), kept out of every other translation unit.
+// A JSON value: built by reports and traces, read from requests and metadata. The parser and
+// printer behind it are nlohmann-json (json.cc), kept out of every other translation unit.
 #pragma once
 
 #include <concepts>
@@ -21,10 +21,10 @@ class Json {
   using Member = std::pair<std::string, Json>;
   using Object = std::vector<Member>;  // in insertion order
 
-  Json() = default;  // null
-  Json(bool value) : value_(value) {}                                          // NOLINT(google-explicit-constructor)
+  Json() = default;                    // null
+  Json(bool value) : value_(value) {}  // NOLINT(google-explicit-constructor)
   template <std::integral T>
-  Json(T value) {                                                              // NOLINT(google-explicit-constructor)
+  Json(T value) {  // NOLINT(google-explicit-constructor)
     const auto whole = static_cast<std::int64_t>(value);
     if (value > 0 && whole < 0) {
       value_ = static_cast<std::uint64_t>(value);
@@ -33,16 +33,17 @@ class Json {
     }
   }
   template <std::floating_point T>
-  Json(T value) : value_(static_cast<double>(value)) {}                        // NOLINT(google-explicit-constructor)
-  Json(std::string value) : value_(std::move(value)) {}                        // NOLINT(google-explicit-constructor)
-  Json(std::string_view value) : value_(std::string(value)) {}                 // NOLINT(google-explicit-constructor)
-  Json(const char* value) : value_(std::string(value)) {}                      // NOLINT(google-explicit-constructor)
-  Json(Array value) : value_(std::move(value)) {}                              // NOLINT(google-explicit-constructor)
+  Json(T value) : value_(static_cast<double>(value)) {}  // NOLINT(google-explicit-constructor)
+  Json(std::string value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
+  Json(std::string_view value)
+      : value_(std::string(value)) {}                      // NOLINT(google-explicit-constructor)
+  Json(const char* value) : value_(std::string(value)) {}  // NOLINT(google-explicit-constructor)
+  Json(Array value) : value_(std::move(value)) {}          // NOLINT(google-explicit-constructor)
   /// The caller sees to it that names are unique.
   explicit Json(Object value) : value_(std::move(value)) {}
   template <class T>
-    requires(!std::same_as<T, Json>)
-  Json(const std::vector<T>& values) : value_(Array(values.begin(), values.end())) {}  // NOLINT(google-explicit-constructor)
+  requires(!std::same_as<T, Json>) Json(const std::vector<T>& values)
+      : value_(Array(values.begin(), values.end())) {}  // NOLINT(google-explicit-constructor)
 
   static Json object() {
     Json json;
@@ -55,8 +56,8 @@ class Json {
   bool is_object() const { return std::holds_alternative<Object>(value_); }
   bool is_array() const { return std::holds_alternative<Array>(value_); }
 
-  /// Typed reads: null pointer when the value is of another type. `as_double` also reads integers, `as_uint` any
-  /// integer from 0 to 2^64 - 1 (as_int does not see those above 2^63 - 1).
+  /// Typed reads: null pointer when the value is of another type. `as_double` also reads integers,
+  /// `as_uint` any integer from 0 to 2^64 - 1 (as_int does not see those above 2^63 - 1).
   const bool* as_bool() const { return std::get_if<bool>(&value_); }
   const std::int64_t* as_int() const { return std::get_if<std::int64_t>(&value_); }
   const std::string* as_string() const { return std::get_if<std::string>(&value_); }
@@ -68,7 +69,8 @@ class Json {
   /// Member of an object; null pointer when absent or when this is no object.
   const Json* find(std::string_view key) const;
 
-  /// Adds or replaces a member; null becomes an object first. Looks at every member: for thousands, build an Object.
+  /// Adds or replaces a member; null becomes an object first. Looks at every member: for thousands,
+  /// build an Object.
   Json& set(std::string_view key, Json value);
   /// Appends to an array; null becomes an array first.
   Json& push(Json value);
@@ -76,12 +78,14 @@ class Json {
   /// indent < 0: one line. Non-finite numbers print as null; bytes that are not UTF-8 as U+FFFD.
   std::string dump(int indent = -1) const;
 
-  /// The message has the byte position. Nesting is limited to 256 levels. Of members with one name the last counts,
-  /// in the place of the first.
+  /// The message has the byte position. Nesting is limited to 256 levels. Of members with one name
+  /// the last counts, in the place of the first.
   static Result<Json> parse(std::string_view text);
 
  private:
-  std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::string, Array, Object> value_;
+  std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::string, Array,
+               Object>
+      value_;
 };
 
 }  // namespace segue::core

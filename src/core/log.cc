@@ -10,7 +10,8 @@ namespace {
 
 spdlog::logger& logger() {
   static const std::shared_ptr<spdlog::logger> instance = [] {
-    auto created = std::make_shared<spdlog::logger>("segue", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+    auto created = std::make_shared<spdlog::logger>(
+        "segue", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
     created->set_pattern("%v");
     return created;
   }();

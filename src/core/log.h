@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Log lines on stderr. Only the cli, the server and the engine's one start line use it; libraries report by value.
+// Log lines on stderr. Only the cli, the server and the engine's one start line use it; libraries
+// report by value.
 #pragma once
 
 #include <string_view>

@@ -15,7 +15,8 @@ struct TensorView {
   std::string name;
   DType dtype = DType::kF32;
   int dims = 0;
-  std::array<std::int64_t, 4> shape{1, 1, 1, 1};  // shape[0] is the contiguous axis (inputs), shape[1] outputs
+  std::array<std::int64_t, 4> shape{
+      1, 1, 1, 1};  // shape[0] is the contiguous axis (inputs), shape[1] outputs
   const std::byte* data = nullptr;
   std::int64_t bytes = 0;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers wait on a generation counter: they spin for a few microseconds, then give their core to whoever is ready,
-// then sleep in the kernel.
+// Workers wait on a generation counter: they spin for a few microseconds, then give their core to
+// whoever is ready, then sleep in the kernel.
 #include "core/thread_pool.h"
 
 #include "core/check.h"
@@ -12,12 +12,13 @@
 namespace segue::core {
 namespace {
 
-// A waiting thread pauses this often (3 to 9 us), then yields. Where every thread has a core this costs nothing; where
-// two share one (another program, more threads than cores) the spinner must not keep the other from the work that it
-// waits for: pauses alone for 0.3 ms made such regions 3 to 9 times slower than one thread.
+// A waiting thread pauses this often (3 to 9 us), then yields. Where every thread has a core this
+// costs nothing; where two share one (another program, more threads than cores) the spinner must
+// not keep the other from the work that it waits for: pauses alone for 0.3 ms made such regions 3
+// to 9 times slower than one thread.
 constexpr int kPauses = 200;
-// Yields before a worker sleeps: together some 0.2 ms, longer than the serial stretches of a decode step, short enough
-// that an idle server does not burn a core.
+// Yields before a worker sleeps: together some 0.2 ms, longer than the serial stretches of a decode
+// step, short enough that an idle server does not burn a core.
 constexpr int kYields = 800;
 
 void pause_cpu() {
@@ -41,7 +42,8 @@ void wait_a_little(int turn) {
 ThreadPool::ThreadPool(int threads) {
   CHECK(threads >= 1);
   workers_.reserve(static_cast<std::size_t>(threads - 1));
-  for (int worker = 1; worker < threads; ++worker) workers_.emplace_back([this, worker] { work(worker); });
+  for (int worker = 1; worker < threads; ++worker)
+    workers_.emplace_back([this, worker] { work(worker); });
 }
 
 ThreadPool::~ThreadPool() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One pool of threads for all parallel regions of a process: low latency (workers wait awake briefly before they
-// sleep), no allocation per region. Which worker runs which task never affects a result: tasks write disjoint
-// outputs.
+// One pool of threads for all parallel regions of a process: low latency (workers wait awake
+// briefly before they sleep), no allocation per region. Which worker runs which task never affects
+// a result: tasks write disjoint outputs.
 #pragma once
 
 #include <atomic>
@@ -23,15 +23,17 @@ class ThreadPool {
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  /// Calls fn(worker) once on every thread, worker in [0, threads), and returns when all have finished.
-  /// Not reentrant: one region at a time, from one thread. fn must not throw.
+  /// Calls fn(worker) once on every thread, worker in [0, threads), and returns when all have
+  /// finished. Not reentrant: one region at a time, from one thread. fn must not throw.
   template <class F>
   void run(F&& fn) {
     using Fn = std::remove_reference_t<F>;
-    run_erased([](void* context, int worker) { (*static_cast<Fn*>(context))(worker); }, const_cast<void*>(static_cast<const void*>(&fn)));
+    run_erased([](void* context, int worker) { (*static_cast<Fn*>(context))(worker); },
+               const_cast<void*>(static_cast<const void*>(&fn)));
   }
 
-  /// Calls fn(task, worker) for every task in [0, tasks); tasks are handed out one by one, ascending.
+  /// Calls fn(task, worker) for every task in [0, tasks); tasks are handed out one by one,
+  /// ascending.
   template <class F>
   void for_each(std::int64_t tasks, F&& fn) {
     if (tasks <= 1 || threads() == 1) {

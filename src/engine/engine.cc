@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The public Engine: requests to sequences, which of them step together, and completions. The step itself is loop.cc.
+// The public Engine: requests to sequences, which of them step together, and completions. The step
+// itself is loop.cc.
 #include "segue/engine.h"
 
 #include <fmt/format.h>
@@ -30,21 +31,24 @@ GenerationStats stats_of(const engine::Sequence& sequence, std::int64_t prefille
   stats.drafted = counts.drafted();
   stats.accepted = counts.accepted();
   stats.mean_acceptance_length = counts.mean_acceptance_length();
-  for (std::size_t i = 0; i < counts.positions().drafted.size() && counts.positions().drafted[i] > 0; ++i) {
+  for (std::size_t i = 0;
+       i < counts.positions().drafted.size() && counts.positions().drafted[i] > 0; ++i) {
     stats.drafted_per_position.push_back(counts.positions().drafted[i]);
     stats.accepted_per_position.push_back(counts.positions().accepted[i]);
   }
   const auto& histogram = counts.k_histogram();
   std::size_t used = histogram.size();
   while (used > 1 && histogram[used - 1] == 0) --used;
-  stats.k_histogram.assign(histogram.begin(), histogram.begin() + static_cast<std::ptrdiff_t>(used));
+  stats.k_histogram.assign(histogram.begin(),
+                           histogram.begin() + static_cast<std::ptrdiff_t>(used));
   stats.draft_s = counts.draft_us() / 1e6;
   stats.verify_s = counts.verify_us() / 1e6;
   stats.other_s = counts.other_us() / 1e6;
   if (sequence.first_token_us > 0) {
     stats.prefill_s = (sequence.first_token_us - sequence.prefill_started_us) / 1e6;
     stats.decode_s = (sequence.last_token_us - sequence.first_token_us) / 1e6;
-    if (stats.prefill_s > 0) stats.prefill_tokens_per_s = static_cast<double>(prefilled) / stats.prefill_s;
+    if (stats.prefill_s > 0)
+      stats.prefill_tokens_per_s = static_cast<double>(prefilled) / stats.prefill_s;
     if (stats.decode_s > 0) {
       stats.decode_tokens_per_s = static_cast<double>(sequence.generated() - 1) / stats.decode_s;
     }
@@ -62,18 +66,20 @@ struct Engine::Impl {
   speculate::Controller controller;
   std::int64_t context = 0;
   std::int64_t steps = 0;
-  std::unique_ptr<engine::Sequence> warm;  // finished, its cache kept for a prompt that continues it
+  std::unique_ptr<engine::Sequence>
+      warm;  // finished, its cache kept for a prompt that continues it
 
   struct InFlight {
-    std::size_t index;        // of the request
+    std::size_t index;  // of the request
     engine::Sequence sequence;
-    std::int64_t prefilled;   // prompt rows that were computed, not reused
+    std::int64_t prefilled;  // prompt rows that were computed, not reused
   };
 
   Result<engine::Sequence> prepare(const Request& request) const;
   std::int64_t reuse_warm(engine::Sequence& sequence);
   Completion complete(InFlight& done) const;
-  Status run(std::deque<InFlight>& waiting, std::vector<std::optional<Result<Completion>>>& results, bool keep_warm);
+  Status run(std::deque<InFlight>& waiting, std::vector<std::optional<Result<Completion>>>& results,
+             bool keep_warm);
   Status step(std::vector<std::unique_ptr<InFlight>>& active);
 };
 
@@ -81,15 +87,18 @@ struct Engine::Impl {
 Result<engine::Sequence> Engine::Impl::prepare(const Request& request) const {
   if (Status status = speculate::validate(request.sampling); !status.ok()) return status.error();
   if (request.max_tokens < -1) {
-    return usage(fmt::format("max_tokens is {}; allowed: -1 (until the end) and more", request.max_tokens));
+    return usage(
+        fmt::format("max_tokens is {}; allowed: -1 (until the end) and more", request.max_tokens));
   }
   if (request.draft_tokens < 0 || request.draft_tokens > kMaxK) {
-    return usage(fmt::format("draft tokens is {}; allowed: 0 (default) to {}", request.draft_tokens, kMaxK));
+    return usage(
+        fmt::format("draft tokens is {}; allowed: 0 (default) to {}", request.draft_tokens, kMaxK));
   }
   engine::Sequence sequence;
   const text::Tokenizer& tokenizer = *runtime->tokenizer;
-  sequence.tokens = request.prompt_tokens.empty() ? tokenizer.encode_prompt(request.prompt, request.parse_special)
-                                                  : request.prompt_tokens;
+  sequence.tokens = request.prompt_tokens.empty()
+                        ? tokenizer.encode_prompt(request.prompt, request.parse_special)
+                        : request.prompt_tokens;
   const std::int64_t vocab = runtime->model->config().vocab;
   for (std::int32_t token : sequence.tokens) {
     if (token < 0 || token >= vocab) {
@@ -121,16 +130,19 @@ Result<engine::Sequence> Engine::Impl::prepare(const Request& request) const {
   return sequence;
 }
 
-/// Takes over the warm sequence's cache when the prompt continues it; returns how many rows that saves.
+/// Takes over the warm sequence's cache when the prompt continues it; returns how many rows that
+/// saves.
 std::int64_t Engine::Impl::reuse_warm(engine::Sequence& sequence) {
   if (warm == nullptr) return 0;
   const std::unique_ptr<engine::Sequence> old = std::move(warm);
   kv::Cache& cache = loop->cache();
-  const std::int64_t cached = std::min<std::int64_t>(loop->cached(*old), static_cast<std::int64_t>(old->tokens.size()));
+  const std::int64_t cached =
+      std::min<std::int64_t>(loop->cached(*old), static_cast<std::int64_t>(old->tokens.size()));
   const auto [mismatch, unused] = std::mismatch(old->tokens.begin(), old->tokens.begin() + cached,
                                                 sequence.tokens.begin(), sequence.tokens.end());
   // At least one prompt row has to be computed for its logits.
-  const std::int64_t common = std::min<std::int64_t>(mismatch - old->tokens.begin(), sequence.prompt_tokens - 1);
+  const std::int64_t common =
+      std::min<std::int64_t>(mismatch - old->tokens.begin(), sequence.prompt_tokens - 1);
   if (common <= 0 || !cache.truncate(old->cache_id, common).ok()) {
     loop->release(*old);
     return 0;
@@ -170,8 +182,8 @@ Status Engine::Impl::step(std::vector<std::unique_ptr<InFlight>>& active) {
   return {};
 }
 
-Status Engine::Impl::run(std::deque<InFlight>& waiting, std::vector<std::optional<Result<Completion>>>& results,
-                         bool keep_warm) {
+Status Engine::Impl::run(std::deque<InFlight>& waiting,
+                         std::vector<std::optional<Result<Completion>>>& results, bool keep_warm) {
   std::vector<std::unique_ptr<InFlight>> active;
   while (!waiting.empty() || !active.empty()) {
     while (!waiting.empty() && static_cast<int>(active.size()) < options.max_sequences) {
@@ -184,7 +196,8 @@ Status Engine::Impl::run(std::deque<InFlight>& waiting, std::vector<std::optiona
       }
       active.push_back(std::move(one));
     }
-    const bool cancelled = options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed);
+    const bool cancelled =
+        options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed);
     for (std::unique_ptr<InFlight>& one : active) {
       if (cancelled && !one->sequence.finished) one->sequence.finished = FinishReason::kCancelled;
       if (!one->sequence.finished) continue;
@@ -226,16 +239,19 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
     loop_options.kernel = *kernel;
   }
   if (options.max_sequences < 1 || options.max_sequences > 4096) {
-    return usage(fmt::format("requests in flight is {}; allowed: 1 to 4096", options.max_sequences));
+    return usage(
+        fmt::format("requests in flight is {}; allowed: 1 to 4096", options.max_sequences));
   }
-  if (options.context < 0) return usage(fmt::format("context is {}; allowed: 0 (the model's) and more", options.context));
+  if (options.context < 0)
+    return usage(fmt::format("context is {}; allowed: 0 (the model's) and more", options.context));
   Result<std::unique_ptr<engine::Runtime>> runtime =
       engine::Runtime::load({options.model, options.threads, options.load_progress, false});
   if (!runtime.ok()) return runtime.error();
   impl->runtime = std::move(runtime).value();
   const std::int64_t trained = impl->runtime->model->config().context;
   if (options.context > trained) {
-    return usage(fmt::format("context is {}; the model was trained for {} tokens", options.context, trained));
+    return usage(fmt::format("context is {}; the model was trained for {} tokens", options.context,
+                             trained));
   }
   impl->context = options.context > 0 ? options.context : trained;
   loop_options.kv = options.kv;
@@ -285,24 +301,27 @@ std::vector<Result<Completion>> Engine::generate_batch(std::span<const Request> 
 
 std::string Engine::start_line() const {
   const model::LanguageModel& model = *impl_->runtime->model;
-  std::string line = fmt::format("{} ({}) on {}, {}, {} threads, KV {}", model.config().name,
-                                 model.config().architecture, model.device().name, core::isa_name(model.isa()),
-                                 threads(), kv_type_name(impl_->options.kv));
+  std::string line = fmt::format(
+      "{} ({}) on {}, {}, {} threads, KV {}", model.config().name, model.config().architecture,
+      model.device().name, core::isa_name(model.isa()), threads(), kv_type_name(impl_->options.kv));
   const engine::LoopOptions& loop_options = impl_->loop->options();
   for (std::size_t kind = 0; kind < model.config().kinds.size(); ++kind) {
     attention::PlanInput input;
-    input.shape = model.attention_shape(static_cast<int>(kind), impl_->options.kv, loop_options.page_size);
-    const attention::SequenceRows rows{impl_->context - loop_options.decode_rows, loop_options.decode_rows, false};
+    input.shape =
+        model.attention_shape(static_cast<int>(kind), impl_->options.kv, loop_options.page_size);
+    const attention::SequenceRows rows{impl_->context - loop_options.decode_rows,
+                                       loop_options.decode_rows, false};
     input.sequences = std::span(&rows, 1);
     input.policy = impl_->policy;
     input.decode_rows = loop_options.decode_rows;
     input.kernel = loop_options.kernel;
     attention::Plan plan;
     const Status status = attention::plan(input, model.device(), plan);
-    line += status.ok() ? fmt::format("; verify steps ({} layers): {}, {} path", model.config().kinds[kind].name,
-                                      plan.kernel->name, attention::path_name(plan.verdict.path))
-                        : fmt::format("; verify steps ({} layers): {}", model.config().kinds[kind].name,
-                                      status.error().message);
+    line += status.ok() ? fmt::format("; verify steps ({} layers): {}, {} path",
+                                      model.config().kinds[kind].name, plan.kernel->name,
+                                      attention::path_name(plan.verdict.path))
+                        : fmt::format("; verify steps ({} layers): {}",
+                                      model.config().kinds[kind].name, status.error().message);
   }
   return line;
 }
@@ -317,7 +336,8 @@ std::vector<std::int32_t> Engine::tokenize(std::string_view text, bool parse_spe
 }
 
 Result<std::vector<std::int32_t>> Engine::encode_chat(std::span<const Message> messages) const {
-  const Result<text::ChatTemplate> format = text::ChatTemplate::detect(impl_->runtime->tokenizer->vocabulary());
+  const Result<text::ChatTemplate> format =
+      text::ChatTemplate::detect(impl_->runtime->tokenizer->vocabulary());
   if (!format.ok()) return format.error();
   std::vector<text::Message> converted;
   for (const Message& message : messages) converted.push_back({message.role, message.content});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The step: rows of all sequences go through the target together, then each sequence keeps the drafts that equal what
-// the target samples. Nothing here may influence a token; k only decides how many rows are computed at once.
+// The step: rows of all sequences go through the target together, then each sequence keeps the
+// drafts that equal what the target samples. Nothing here may influence a token; k only decides how
+// many rows are computed at once.
 #include "engine/loop.h"
 
 #include <fmt/format.h>
@@ -15,16 +16,19 @@
 namespace segue::engine {
 namespace {
 
-constexpr double kMemoryShare = 0.9;  // of the machine's memory that weights and cache together may reserve
+constexpr double kMemoryShare =
+    0.9;  // of the machine's memory that weights and cache together may reserve
 
 }  // namespace
 
 Result<std::unique_ptr<Loop>> Loop::create(Runtime& runtime, const LoopOptions& options) {
   if (options.page_size < 8 || options.page_size % 8 != 0) {
-    return Error{ErrorCode::kUsage, fmt::format("page size is {}; allowed: multiples of 8", options.page_size)};
+    return Error{ErrorCode::kUsage,
+                 fmt::format("page size is {}; allowed: multiples of 8", options.page_size)};
   }
   if (options.prefill_chunk < 1) {
-    return Error{ErrorCode::kUsage, fmt::format("prefill chunk is {}; allowed: 1 and more", options.prefill_chunk)};
+    return Error{ErrorCode::kUsage,
+                 fmt::format("prefill chunk is {}; allowed: 1 and more", options.prefill_chunk)};
   }
   const model::LanguageModel& model = *runtime.model;
   const std::int64_t memory = core::cpu_facts().memory_bytes;
@@ -34,11 +38,11 @@ Result<std::unique_ptr<Loop>> Loop::create(Runtime& runtime, const LoopOptions& 
   demand.max_rows = std::max(options.prefill_chunk, 1 + speculate::kMaxDraft);
   kv::CacheOptions cache_options;
   cache_options.max_rows = demand.max_rows;
-  cache_options.budget_bytes =
-      std::max<std::int64_t>(0, static_cast<std::int64_t>(kMemoryShare * static_cast<double>(memory)) -
-                                    model.weight_bytes());
-  Result<std::vector<kv::PoolSpec>> specs =
-      kv::size_pools(model.pool_specs(options.kv, options.page_size), demand, cache_options.budget_bytes);
+  cache_options.budget_bytes = std::max<std::int64_t>(
+      0,
+      static_cast<std::int64_t>(kMemoryShare * static_cast<double>(memory)) - model.weight_bytes());
+  Result<std::vector<kv::PoolSpec>> specs = kv::size_pools(
+      model.pool_specs(options.kv, options.page_size), demand, cache_options.budget_bytes);
   if (!specs.ok()) return specs.error();
   Result<kv::Cache> cache = kv::Cache::create(std::move(specs).value(), cache_options);
   if (!cache.ok()) return cache.error();
@@ -75,7 +79,8 @@ void Loop::release(Sequence& sequence) {
   sequence.cache_id = {};
 }
 
-/// The next chunk of the prompt. Chunks end at multiples of the chunk size, whatever else is in the step.
+/// The next chunk of the prompt. Chunks end at multiples of the chunk size, whatever else is in the
+/// step.
 void Loop::build_prefill(Block& block) {
   const Sequence& sequence = *block.sequence;
   const std::int64_t chunk = options_.prefill_chunk;
@@ -84,7 +89,8 @@ void Loop::build_prefill(Block& block) {
   block.logits = end == sequence.prompt_tokens ? 1 : 0;
 }
 
-/// Fills the decode blocks: the newest token, then as many drafts as the controller (or the fixed k) wants.
+/// Fills the decode blocks: the newest token, then as many drafts as the controller (or the fixed
+/// k) wants.
 void Loop::draft(std::span<Block> blocks, speculate::Controller& controller) {
   std::vector<speculate::DraftOffer> offers;
   std::vector<Block*> offering;
@@ -98,8 +104,8 @@ void Loop::draft(std::span<Block> blocks, speculate::Controller& controller) {
     if (sequence.drafter == nullptr || most == 0) continue;
     const double start = core::now_us();
     std::array<std::int32_t, speculate::kMaxDraft> proposed;
-    const speculate::Draft drafted =
-        sequence.drafter->draft(sequence.tokens, std::span(proposed).first(static_cast<std::size_t>(most)));
+    const speculate::Draft drafted = sequence.drafter->draft(
+        sequence.tokens, std::span(proposed).first(static_cast<std::size_t>(most)));
     block.rows.insert(block.rows.end(), proposed.begin(), proposed.begin() + drafted.tokens);
     if (sequence.spec == SpecMode::kAuto) {
       controller.observe_draft(sequence.key, drafted.grade, std::span(block.rows).subspan(1));
@@ -121,11 +127,13 @@ void Loop::draft(std::span<Block> blocks, speculate::Controller& controller) {
 Result<model::StepOutput> Loop::run_target(std::span<Block> blocks, attention::Policy policy) {
   inputs_.clear();
   for (const Block& block : blocks) {
-    if (Status status = cache_.reserve(block.sequence->cache_id, static_cast<std::int64_t>(block.rows.size()));
+    if (Status status =
+            cache_.reserve(block.sequence->cache_id, static_cast<std::int64_t>(block.rows.size()));
         !status.ok()) {
       return status.error();
     }
-    inputs_.push_back({block.sequence->cache_id, block.depth, block.rows, block.prefill, block.logits});
+    inputs_.push_back(
+        {block.sequence->cache_id, block.depth, block.rows, block.prefill, block.logits});
   }
   model::StepInput input;
   input.cache = &cache_;
@@ -140,7 +148,8 @@ Result<model::StepOutput> Loop::run_target(std::span<Block> blocks, attention::P
 /// Adds one token to the sequence and decides whether it was the last.
 void Loop::emit(Sequence& sequence, std::int32_t token, const float* logits) {
   if (sequence.hash_logits) {
-    sequence.hash.update(logits, static_cast<std::size_t>(runtime_.model->config().vocab) * sizeof(float));
+    sequence.hash.update(logits,
+                         static_cast<std::size_t>(runtime_.model->config().vocab) * sizeof(float));
   }
   if (!sequence.ignore_eos && runtime_.tokenizer->is_stop(token)) {
     sequence.finished = FinishReason::kStop;
@@ -156,12 +165,15 @@ void Loop::emit(Sequence& sequence, std::int32_t token, const float* logits) {
   }
 }
 
-/// Samples the block's rows in order, keeps what agrees, commits. Returns the rows of logits that it had.
-int Loop::take(Block& block, const float* logits, speculate::Controller& controller, SequenceStep& record) {
+/// Samples the block's rows in order, keeps what agrees, commits. Returns the rows of logits that
+/// it had.
+int Loop::take(Block& block, const float* logits, speculate::Controller& controller,
+               SequenceStep& record) {
   Sequence& sequence = *block.sequence;
   const std::int64_t vocab = runtime_.model->config().vocab;
   const std::span<const std::int32_t> drafts =
-      block.prefill ? std::span<const std::int32_t>() : std::span<const std::int32_t>(block.rows).subspan(1);
+      block.prefill ? std::span<const std::int32_t>()
+                    : std::span<const std::int32_t>(block.rows).subspan(1);
   if (block.logits == 0) {
     cache_.commit(sequence.cache_id, static_cast<std::int64_t>(block.rows.size()));
     return 0;
@@ -169,16 +181,18 @@ int Loop::take(Block& block, const float* logits, speculate::Controller& control
   std::array<std::int32_t, speculate::kMaxDraft + 1> sampled;
   std::size_t count = 0;
   for (;;) {
-    const speculate::SampleRow row{{logits + static_cast<std::int64_t>(count) * vocab, static_cast<std::size_t>(vocab)},
-                                   sequence.tokens,
-                                   drafts.first(count),
-                                   static_cast<std::int64_t>(sequence.tokens.size() + count)};
+    const speculate::SampleRow row{
+        {logits + static_cast<std::int64_t>(count) * vocab, static_cast<std::size_t>(vocab)},
+        sequence.tokens,
+        drafts.first(count),
+        static_cast<std::int64_t>(sequence.tokens.size() + count)};
     sampled[count] = speculate::sample(sequence.sampling, row, scratch_);
     ++count;
     if (count > drafts.size() || sampled[count - 1] != drafts[count - 1]) break;
   }
   const speculate::Accepted accepted = speculate::accept(drafts, std::span(sampled).first(count));
-  cache_.commit(sequence.cache_id, block.prefill ? static_cast<std::int64_t>(block.rows.size()) : 1 + accepted.drafts);
+  cache_.commit(sequence.cache_id,
+                block.prefill ? static_cast<std::int64_t>(block.rows.size()) : 1 + accepted.drafts);
   const std::int64_t before = sequence.generated();
   for (std::size_t i = 0; i < count && !sequence.finished; ++i) {
     emit(sequence, sampled[i], logits + static_cast<std::int64_t>(i) * vocab);
@@ -217,22 +231,30 @@ Result<StepReport> Loop::step(std::span<Sequence* const> sequences, attention::P
   records_.clear();
   std::int64_t logits_row = 0;
   for (Block& block : blocks_) {
-    SequenceStep record{block.sequence->key, block.depth, static_cast<int>(block.rows.size()),
-                        block.prefill ? 0 : static_cast<int>(block.rows.size()) - 1, 0, 0, block.prefill};
-    logits_row += take(block, output->logits + logits_row * runtime_.model->config().vocab, controller, record);
+    SequenceStep record{block.sequence->key,
+                        block.depth,
+                        static_cast<int>(block.rows.size()),
+                        block.prefill ? 0 : static_cast<int>(block.rows.size()) - 1,
+                        0,
+                        0,
+                        block.prefill};
+    logits_row += take(block, output->logits + logits_row * runtime_.model->config().vocab,
+                       controller, record);
     records_.push_back(record);
   }
   const double end = core::now_us();
 
-  StepReport report{records_, output->groups, drafted - start, verified - drafted, end - verified, end - start};
+  StepReport report{records_,           output->groups, drafted - start,
+                    verified - drafted, end - verified, end - start};
   const double share = 1.0 / static_cast<double>(blocks_.size());
   std::vector<speculate::StepRows> rows;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const SequenceStep& record = records_[i];
     rows.push_back({record.depth, record.rows});
     if (record.prefill) continue;
-    blocks_[i].sequence->stats.record({record.depth, record.drafted, record.accepted, blocks_[i].draft_us,
-                                       report.verify_us * share, report.other_us * share});
+    blocks_[i].sequence->stats.record({record.depth, record.drafted, record.accepted,
+                                       blocks_[i].draft_us, report.verify_us * share,
+                                       report.other_us * share});
   }
   if (!any_prefill) controller.observe_step(rows, report.total_us);
   return report;

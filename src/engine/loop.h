@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loop: one step at a time over the sequences that it is given: draft, verify, accept, commit. It owns the cache,
-// decides nothing about which requests run (engine.cc does), and reports every step.
+// Loop: one step at a time over the sequences that it is given: draft, verify, accept, commit. It
+// owns the cache, decides nothing about which requests run (engine.cc does), and reports every
+// step.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +24,10 @@ struct LoopOptions {
   KvType kv = KvType::kBF16;
   int page_size = kv::kDefaultPageSize;
   int prefill_chunk = 512;
-  std::int64_t context = 0;       // tokens that a sequence may reach
-  int max_sequences = 1;          // alive at once, forks included
-  int decode_rows = 1;            // 1 + k that pr45450 is told
-  int workgroups = 0;             // 0: threads
+  std::int64_t context = 0;  // tokens that a sequence may reach
+  int max_sequences = 1;     // alive at once, forks included
+  int decode_rows = 1;       // 1 + k that pr45450 is told
+  int workgroups = 0;        // 0: threads
   const attention::Kernel* kernel = nullptr;
 };
 
@@ -37,7 +38,7 @@ struct SequenceStep {
   int rows = 0;
   int drafted = 0;
   int accepted = 0;
-  int emitted = 0;   // tokens committed to the text, the stop token not counted
+  int emitted = 0;  // tokens committed to the text, the stop token not counted
   bool prefill = false;
 };
 
@@ -46,8 +47,8 @@ struct StepReport {
   std::span<const SequenceStep> sequences;
   std::span<const model::GroupRecord> groups;
   double draft_us = 0;
-  double verify_us = 0;   // the target's forward pass
-  double other_us = 0;    // sampling, acceptance, bookkeeping
+  double verify_us = 0;  // the target's forward pass
+  double other_us = 0;   // sampling, acceptance, bookkeeping
   double total_us = 0;
 };
 
@@ -58,13 +59,14 @@ class Loop {
 
   /// Gives the sequence its place in the cache. At most max_sequences are alive at once (CHECK).
   void admit(Sequence& sequence);
-  /// A copy of `from` that shares its cached prefix, with no drafter, output or statistics of its own.
+  /// A copy of `from` that shares its cached prefix, with no drafter, output or statistics of its
+  /// own.
   Result<Sequence> fork(const Sequence& from);
   void release(Sequence& sequence);
 
-  /// One step. Sequences in their prompt take the next chunk, the others draft and verify; finished ones are skipped.
-  /// `controller` chooses k for the sequences of SpecMode::kAuto and learns from every step. An error leaves the
-  /// sequences as they were before the step.
+  /// One step. Sequences in their prompt take the next chunk, the others draft and verify; finished
+  /// ones are skipped. `controller` chooses k for the sequences of SpecMode::kAuto and learns from
+  /// every step. An error leaves the sequences as they were before the step.
   Result<StepReport> step(std::span<Sequence* const> sequences, attention::Policy policy,
                           speculate::Controller& controller);
 
@@ -87,7 +89,8 @@ class Loop {
   void build_prefill(Block& block);
   void draft(std::span<Block> blocks, speculate::Controller& controller);
   Result<model::StepOutput> run_target(std::span<Block> blocks, attention::Policy policy);
-  int take(Block& block, const float* logits, speculate::Controller& controller, SequenceStep& record);
+  int take(Block& block, const float* logits, speculate::Controller& controller,
+           SequenceStep& record);
   void emit(Sequence& sequence, std::int32_t token, const float* logits);
 
   Runtime& runtime_;

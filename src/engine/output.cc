@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stop texts are searched in the new tail of the text only; the held-back part is the longest suffix that begins one.
+// Stop texts are searched in the new tail of the text only; the held-back part is the longest
+// suffix that begins one.
 #include "engine/output.h"
 
 #include <algorithm>

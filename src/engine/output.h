@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Output: generated tokens to text, with stop texts. Text that could still become a stop text is held back, so what a
-// stream has shown never has to be taken back.
+// Output: generated tokens to text, with stop texts. Text that could still become a stop text is
+// held back, so what a stream has shown never has to be taken back.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ class Output {
   Output(const text::Tokenizer& tokenizer, std::vector<std::string> stop,
          std::function<void(std::string_view text)> on_text);
 
-  /// Adds one token. True when a stop text is complete: the text ends before it and no more may be pushed.
+  /// Adds one token. True when a stop text is complete: the text ends before it and no more may be
+  /// pushed.
   bool push(std::int32_t token);
 
   /// The end of generation: releases what was held back (unless a stop text matched).

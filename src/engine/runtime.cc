@@ -13,7 +13,8 @@ namespace segue::engine {
 Result<int> resolve_threads(int threads) {
   constexpr int kMaxThreads = 1024;
   if (threads < 0 || threads > kMaxThreads) {
-    return Error{ErrorCode::kUsage, fmt::format("threads is {}; allowed: 0 (all CPUs) to {}", threads, kMaxThreads)};
+    return Error{ErrorCode::kUsage,
+                 fmt::format("threads is {}; allowed: 0 (all CPUs) to {}", threads, kMaxThreads)};
   }
   return threads == 0 ? core::cpu_facts().logical_cpus : threads;
 }
@@ -35,13 +36,15 @@ Result<std::unique_ptr<Runtime>> Runtime::load(const RuntimeOptions& options) {
   runtime->model = std::move(model).value();
   Result<text::Vocabulary> vocabulary = text::vocabulary_from_gguf(*file);
   if (!vocabulary.ok()) return vocabulary.error();
-  Result<std::unique_ptr<text::Tokenizer>> tokenizer = text::Tokenizer::create(std::move(vocabulary).value());
+  Result<std::unique_ptr<text::Tokenizer>> tokenizer =
+      text::Tokenizer::create(std::move(vocabulary).value());
   if (!tokenizer.ok()) return tokenizer.error();
   runtime->tokenizer = std::move(tokenizer).value();
   if (runtime->tokenizer->vocab_size() > runtime->model->config().vocab) {
-    return Error{ErrorCode::kInvalidFile,
-                 fmt::format("'{}': the tokenizer has {} tokens, the embedding {} rows", options.model,
-                             runtime->tokenizer->vocab_size(), runtime->model->config().vocab)};
+    return Error{
+        ErrorCode::kInvalidFile,
+        fmt::format("'{}': the tokenizer has {} tokens, the embedding {} rows", options.model,
+                    runtime->tokenizer->vocab_size(), runtime->model->config().vocab)};
   }
   runtime->load_s = (core::now_us() - start) / 1e6;
   return runtime;

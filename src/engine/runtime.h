@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runtime: what is loaded once and shared by every request: threads, model, tokenizer. Engine and lab build on it.
+// Runtime: what is loaded once and shared by every request: threads, model, tokenizer. Engine and
+// lab build on it.
 #pragma once
 
 #include <functional>
@@ -31,7 +32,8 @@ struct Runtime {
   static Result<std::unique_ptr<Runtime>> load(const RuntimeOptions& options);
 };
 
-/// Threads to use for a request of `threads` (0: all CPUs of this process). kUsage below 0 or above 1024.
+/// Threads to use for a request of `threads` (0: all CPUs of this process). kUsage below 0 or above
+/// 1024.
 Result<int> resolve_threads(int threads);
 
 }  // namespace segue::engine

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sequence: one request in flight. Its committed tokens, its place in the cache, its drafter and what it has emitted.
-// Plain state; the loop moves it forward.
+// Sequence: one request in flight. Its committed tokens, its place in the cache, its drafter and
+// what it has emitted. Plain state; the loop moves it forward.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,16 @@
 namespace segue::engine {
 
 struct Sequence {
-  std::int64_t key = 0;                 // unique in its loop; the controller knows it by this
+  std::int64_t key = 0;  // unique in its loop; the controller knows it by this
   kv::SequenceId cache_id;
-  std::vector<std::int32_t> tokens;     // prompt, then everything emitted; the newest has no K and V yet
+  std::vector<std::int32_t>
+      tokens;  // prompt, then everything emitted; the newest has no K and V yet
   std::int64_t prompt_tokens = 0;
-  std::int64_t limit = 0;               // largest tokens.size()
+  std::int64_t limit = 0;                             // largest tokens.size()
   FinishReason limit_reason = FinishReason::kLength;  // what reaching the limit means
   Sampling sampling;
   SpecMode spec = SpecMode::kOff;
-  int max_draft = 0;                    // largest k
+  int max_draft = 0;  // largest k
   bool ignore_eos = false;
   bool hash_logits = false;
   std::unique_ptr<speculate::Drafter> drafter;  // null: no speculation
@@ -41,7 +42,9 @@ struct Sequence {
   double first_token_us = 0;
   double last_token_us = 0;
 
-  std::int64_t generated() const { return static_cast<std::int64_t>(tokens.size()) - prompt_tokens; }
+  std::int64_t generated() const {
+    return static_cast<std::int64_t>(tokens.size()) - prompt_tokens;
+  }
   bool in_prefill(std::int64_t cached) const { return cached < prompt_tokens && generated() == 0; }
 };
 

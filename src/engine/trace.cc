@@ -38,15 +38,22 @@ core::Json trace_step(const StepReport& report, std::int64_t step) {
     prefill = prefill || sequence.prefill;
     core::Json one = core::Json::object();
     one.set("sequence", sequence.key).set("rows", sequence.rows).set("depth", sequence.depth);
-    one.set("k", sequence.drafted).set("accepted", sequence.accepted).set("emitted", sequence.emitted);
+    one.set("k", sequence.drafted)
+        .set("accepted", sequence.accepted)
+        .set("emitted", sequence.emitted);
     one.set("prefill", sequence.prefill);
     sequences.push(std::move(one));
   }
   core::Json json = core::Json::object();
-  json.set("step", step).set("rows", rows).set("depth", depth).set("k", drafted).set("accepted", accepted);
+  json.set("step", step)
+      .set("rows", rows)
+      .set("depth", depth)
+      .set("k", drafted)
+      .set("accepted", accepted);
   json.set("prefill", prefill).set("sequences", std::move(sequences));
   core::Json groups = core::Json::array();
-  for (std::size_t i = 0; i < report.groups.size(); ++i) groups.push(group_json(report.groups[i], i));
+  for (std::size_t i = 0; i < report.groups.size(); ++i)
+    groups.push(group_json(report.groups[i], i));
   json.set("groups", std::move(groups));
   core::Json us = core::Json::object();
   us.set("draft", report.draft_us).set("verify", report.verify_us).set("other", report.other_us);

@@ -38,7 +38,8 @@ class Stepper {
   Result<const float*> step(std::span<const std::int32_t> tokens) {
     const auto rows = static_cast<std::int64_t>(tokens.size());
     if (Status status = cache_.reserve(sequence_, rows); !status.ok()) return status.error();
-    const model::SequenceInput sequence{sequence_, cache_.length(sequence_), tokens, true, static_cast<int>(rows)};
+    const model::SequenceInput sequence{sequence_, cache_.length(sequence_), tokens, true,
+                                        static_cast<int>(rows)};
     model::StepInput input;
     input.cache = &cache_;
     input.sequences = std::span(&sequence, 1);
@@ -64,10 +65,13 @@ struct Distribution {
   explicit Distribution(std::span<const float> logits_in) : logits(logits_in) {
     top = static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin());
     double sum = 0;
-    for (float logit : logits) sum += std::exp(static_cast<double>(logit) - logits[static_cast<std::size_t>(top)]);
+    for (float logit : logits)
+      sum += std::exp(static_cast<double>(logit) - logits[static_cast<std::size_t>(top)]);
     log_sum = logits[static_cast<std::size_t>(top)] + std::log(sum);
   }
-  double log_probability(std::int64_t token) const { return logits[static_cast<std::size_t>(token)] - log_sum; }
+  double log_probability(std::int64_t token) const {
+    return logits[static_cast<std::size_t>(token)] - log_sum;
+  }
 };
 
 struct Comparison {
@@ -85,8 +89,10 @@ struct Comparison {
   core::Json json() const {
     const auto n = static_cast<double>(std::max<std::int64_t>(1, positions));
     core::Json out = core::Json::object();
-    return out.set("positions", positions).set("top1_agreement", static_cast<double>(agreed) / n)
-        .set("mean_kl", kl_sum / n).set("max_kl", kl_max);
+    return out.set("positions", positions)
+        .set("top1_agreement", static_cast<double>(agreed) / n)
+        .set("mean_kl", kl_sum / n)
+        .set("max_kl", kl_max);
   }
 };
 
@@ -100,8 +106,11 @@ double kl_full(const Distribution& reference, const Distribution& model) {
 }
 
 /// KL over the recorded tokens and one bucket for all others.
-std::optional<double> kl_recorded(const core::Json& ids, const core::Json& logprobs, const Distribution& model) {
-  if (!ids.is_array() || !logprobs.is_array() || ids.as_array()->size() != logprobs.as_array()->size()) return {};
+std::optional<double> kl_recorded(const core::Json& ids, const core::Json& logprobs,
+                                  const Distribution& model) {
+  if (!ids.is_array() || !logprobs.is_array() ||
+      ids.as_array()->size() != logprobs.as_array()->size())
+    return {};
   double kl = 0;
   double rest_p = 1;
   double rest_q = 1;
@@ -128,8 +137,10 @@ class Recorded {
     const core::Json* logprobs = json.find("top_logprobs");
     if (ids == nullptr || logprobs == nullptr || !ids->is_array() || !logprobs->is_array() ||
         ids->as_array()->size() < positions || logprobs->as_array()->size() < positions) {
-      return Error{ErrorCode::kInvalidFile,
-                   fmt::format("the recorded reference needs top_ids and top_logprobs for {} positions", positions)};
+      return Error{
+          ErrorCode::kInvalidFile,
+          fmt::format("the recorded reference needs top_ids and top_logprobs for {} positions",
+                      positions)};
     }
     return Recorded(*ids->as_array(), *logprobs->as_array());
   }
@@ -137,14 +148,16 @@ class Recorded {
     const std::optional<double> kl = kl_recorded(ids_[position], logprobs_[position], model);
     const core::Json::Array* ids = ids_[position].as_array();
     if (!kl || ids->empty()) {
-      return Error{ErrorCode::kInvalidFile, fmt::format("position {} of the recorded reference is malformed", position)};
+      return Error{ErrorCode::kInvalidFile,
+                   fmt::format("position {} of the recorded reference is malformed", position)};
     }
     out.add(*ids->front().as_int() == model.top, *kl);
     return {};
   }
 
  private:
-  Recorded(const core::Json::Array& ids, const core::Json::Array& logprobs) : ids_(ids), logprobs_(logprobs) {}
+  Recorded(const core::Json::Array& ids, const core::Json::Array& logprobs)
+      : ids_(ids), logprobs_(logprobs) {}
   const core::Json::Array& ids_;
   const core::Json::Array& logprobs_;
 };
@@ -160,20 +173,25 @@ Result<std::vector<std::int32_t>> recorded_tokens(const core::Json& recorded) {
     }
     if (out.size() == tokens->as_array()->size()) return out;
   }
-  return Error{ErrorCode::kInvalidFile, "the recorded reference needs 'tokens', an array of token ids"};
+  return Error{ErrorCode::kInvalidFile,
+               "the recorded reference needs 'tokens', an array of token ids"};
 }
 
 Result<core::Json> compare(engine::Runtime& runtime, engine::Runtime* exact_runtime,
                            std::span<const std::int32_t> tokens, const EvaluateOptions& options) {
   const std::int64_t vocab = runtime.model->config().vocab;
   const auto count = static_cast<std::int64_t>(tokens.size());
-  if (count < 2) return Error{ErrorCode::kUsage, fmt::format("the text has {} tokens; at least 2 are needed", count)};
+  if (count < 2)
+    return Error{ErrorCode::kUsage,
+                 fmt::format("the text has {} tokens; at least 2 are needed", count)};
   if (count > runtime.model->config().context) {
-    return Error{ErrorCode::kTooLong, fmt::format("the text has {} tokens, the context holds {}", count,
-                                                  runtime.model->config().context)};
+    return Error{ErrorCode::kTooLong, fmt::format("the text has {} tokens, the context holds {}",
+                                                  count, runtime.model->config().context)};
   }
-  if (std::ranges::any_of(tokens, [vocab](std::int32_t token) { return token < 0 || token >= vocab; })) {
-    return Error{ErrorCode::kInvalidFile, fmt::format("a token is outside the vocabulary of {}", vocab)};
+  if (std::ranges::any_of(tokens,
+                          [vocab](std::int32_t token) { return token < 0 || token >= vocab; })) {
+    return Error{ErrorCode::kInvalidFile,
+                 fmt::format("a token is outside the vocabulary of {}", vocab)};
   }
   Result<Stepper> model = Stepper::create(runtime, options.kv, count);
   if (!model.ok()) return model.error();
@@ -193,11 +211,13 @@ Result<core::Json> compare(engine::Runtime& runtime, engine::Runtime* exact_runt
   Comparison to_recorded;
   Comparison to_float;
   for (std::int64_t first = 0; first < count; first += kChunk) {
-    const auto chunk = tokens.subspan(static_cast<std::size_t>(first),
-                                      static_cast<std::size_t>(std::min<std::int64_t>(kChunk, count - first)));
+    const auto chunk =
+        tokens.subspan(static_cast<std::size_t>(first),
+                       static_cast<std::size_t>(std::min<std::int64_t>(kChunk, count - first)));
     const Result<const float*> logits = model->step(chunk);
     if (!logits.ok()) return logits.error();
-    const Result<const float*> exact = reference ? reference->step(chunk) : Result<const float*>(nullptr);
+    const Result<const float*> exact =
+        reference ? reference->step(chunk) : Result<const float*>(nullptr);
     if (!exact.ok()) return exact.error();
     for (std::size_t row = 0; row < chunk.size(); ++row) {
       const auto position = static_cast<std::size_t>(first) + row;
@@ -206,14 +226,16 @@ Result<core::Json> compare(engine::Runtime& runtime, engine::Runtime* exact_runt
       if (position + 1 == tokens.size()) break;  // the last row predicts nothing that we know
       logprob_sum += mine.log_probability(tokens[position + 1]);
       if (recorded) {
-        if (Status status = recorded->compare(position, mine, to_recorded); !status.ok()) return status.error();
+        if (Status status = recorded->compare(position, mine, to_recorded); !status.ok())
+          return status.error();
       }
       if (reference) {
         const Distribution theirs(std::span(*exact + offset, static_cast<std::size_t>(vocab)));
         to_float.add(theirs.top == mine.top, kl_full(theirs, mine));
       }
     }
-    if (options.progress) options.progress(static_cast<double>(first + kChunk) / static_cast<double>(count));
+    if (options.progress)
+      options.progress(static_cast<double>(first + kChunk) / static_cast<double>(count));
   }
   const double mean = logprob_sum / static_cast<double>(count - 1);
   core::Json json = core::Json::object();
@@ -234,7 +256,8 @@ Result<core::Json> evaluate(const std::string& path, const EvaluateOptions& opti
     exact = engine::Runtime::load({path, options.threads, options.load_progress, true});
     if (!exact.ok()) return exact.error();
   }
-  Result<std::vector<std::int32_t>> tokens = (*runtime)->tokenizer->encode_prompt(options.text, false);
+  Result<std::vector<std::int32_t>> tokens =
+      (*runtime)->tokenizer->encode_prompt(options.text, false);
   if (options.recorded != nullptr) tokens = recorded_tokens(*options.recorded);
   if (!tokens.ok()) return tokens.error();
   return compare(**runtime, exact->get(), *tokens, options);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Evaluation: a model's logits over a fixed text, as perplexity and against a reference: distributions recorded from
-// another engine, or the same file with dequantised weights in f32.
+// Evaluation: a model's logits over a fixed text, as perplexity and against a reference:
+// distributions recorded from another engine, or the same file with dequantised weights in f32.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,20 @@
 namespace segue::lab {
 
 struct EvaluateOptions {
-  std::string text;                         // or the tokens of `recorded`
-  const core::Json* recorded = nullptr;     // tests/golden/logits: tokens, top_ids, top_logprobs per position
-  bool against_float = false;               // compare with the same file in f32 (4 bytes per weight)
+  std::string text;  // or the tokens of `recorded`
+  const core::Json* recorded =
+      nullptr;                 // tests/golden/logits: tokens, top_ids, top_logprobs per position
+  bool against_float = false;  // compare with the same file in f32 (4 bytes per weight)
   KvType kv = KvType::kBF16;
-  int threads = 0;                          // 0: all CPUs of this process
+  int threads = 0;  // 0: all CPUs of this process
   std::function<void(double fraction)> load_progress;
   std::function<void(double fraction)> progress;
 };
 
-/// {positions, perplexity, mean_logprob, recorded: {top1_agreement, mean_kl, max_kl}, float_reference: {the same}} of
-/// the model file at `path`. Position i predicts token i + 1; KL is that of the reference from this model, over the
-/// recorded tokens and one bucket for the rest, or over the whole vocabulary for the float reference.
+/// {positions, perplexity, mean_logprob, recorded: {top1_agreement, mean_kl, max_kl},
+/// float_reference: {the same}} of the model file at `path`. Position i predicts token i + 1; KL is
+/// that of the reference from this model, over the recorded tokens and one bucket for the rest, or
+/// over the whole vocabulary for the float reference.
 Result<core::Json> evaluate(const std::string& path, const EvaluateOptions& options);
 
 }  // namespace segue::lab

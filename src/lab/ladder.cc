@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One base sequence is prefilled to each depth in turn; every alternative forks it, so all see the same cache.
+// One base sequence is prefilled to each depth in turn; every alternative forks it, so all see the
+// same cache.
 #include "lab/ladder.h"
 
 #include <fmt/format.h>
@@ -21,26 +22,29 @@ namespace {
 constexpr int kSliceTokens = 8;
 constexpr int kMaxK = 8;
 
-/// One column of the ladder: a policy with a speculation setting, and what it measured at the current depth.
+/// One column of the ladder: a policy with a speculation setting, and what it measured at the
+/// current depth.
 struct Alternative {
-  Alternative(attention::Policy policy_in, LadderSpec spec_in) : policy(policy_in), spec(std::move(spec_in)) {}
+  Alternative(attention::Policy policy_in, LadderSpec spec_in)
+      : policy(policy_in), spec(std::move(spec_in)) {}
 
   attention::Policy policy;
   LadderSpec spec;
   speculate::Controller controller;
   engine::Sequence sequence;
-  std::vector<double> round_rates;               // tokens per second
-  std::vector<double> slice_us;                  // per token
-  std::vector<double> step_ms, attention_ms;     // [steps]
-  std::vector<double> full_k_ms, plain_ms;       // steps with the largest k, and with none
+  std::vector<double> round_rates;            // tokens per second
+  std::vector<double> slice_us;               // per token
+  std::vector<double> step_ms, attention_ms;  // [steps]
+  std::vector<double> full_k_ms, plain_ms;    // steps with the largest k, and with none
   speculate::Statistics stats;
   core::Json groups;
   double round_us = 0;
   int round_tokens = 0;
 };
 
-/// Constant per-position acceptance a at which a step of 1 + k rows that costs `cost` plain steps emits as many tokens
-/// as it costs: (1 + a + .. + a^k) = cost. Empty when even a = 1 is not enough.
+/// Constant per-position acceptance a at which a step of 1 + k rows that costs `cost` plain steps
+/// emits as many tokens as it costs: (1 + a + .. + a^k) = cost. Empty when even a = 1 is not
+/// enough.
 std::optional<double> break_even(double cost, int k) {
   if (cost <= 1) return 0;
   if (cost > k + 1) return std::nullopt;
@@ -58,7 +62,8 @@ std::optional<double> break_even(double cost, int k) {
 
 class Ladder {
  public:
-  Ladder(engine::Runtime& runtime, LadderOptions options) : runtime_(runtime), options_(std::move(options)) {}
+  Ladder(engine::Runtime& runtime, LadderOptions options)
+      : runtime_(runtime), options_(std::move(options)) {}
 
   Result<core::Json> run();
 
@@ -81,7 +86,8 @@ class Ladder {
   engine::Sequence base_;
   speculate::Controller unused_;
   std::vector<Alternative> alternatives_;
-  std::vector<std::int32_t> target_tokens_;  // what the target says after the current depth, for the oracle
+  std::vector<std::int32_t>
+      target_tokens_;  // what the target says after the current depth, for the oracle
   double done_ = 0;
   double total_ = 1;
 };
@@ -89,12 +95,14 @@ class Ladder {
 Status Ladder::prepare() {
   std::ranges::sort(options_.depths);
   const auto is_off = [](const LadderSpec& spec) { return spec.mode == SpecMode::kOff; };
-  if (std::ranges::none_of(options_.specs, is_off)) options_.specs.insert(options_.specs.begin(), LadderSpec{"off", SpecMode::kOff, 0});
+  if (std::ranges::none_of(options_.specs, is_off))
+    options_.specs.insert(options_.specs.begin(), LadderSpec{"off", SpecMode::kOff, 0});
   const std::int64_t context = runtime_.model->config().context;
   const std::int64_t needed = options_.depths.back() + round_tokens();
   if (needed > context) {
-    return Error{ErrorCode::kTooLong, fmt::format("depth {} with {} tokens needs {} positions; the model has {}",
-                                                  options_.depths.back(), options_.tokens, needed, context)};
+    return Error{ErrorCode::kTooLong,
+                 fmt::format("depth {} with {} tokens needs {} positions; the model has {}",
+                             options_.depths.back(), options_.tokens, needed, context)};
   }
   const std::vector<std::int32_t> text = runtime_.tokenizer->encode_prompt(options_.text, false);
   std::uint64_t state = 1;
@@ -104,8 +112,8 @@ Status Ladder::prepare() {
       continue;
     }
     state = state * 6364136223846793005ull + 1442695040888963407ull;
-    const auto token = static_cast<std::int32_t>((state >> 33) % static_cast<std::uint64_t>(
-                                                                     runtime_.tokenizer->vocab_size()));
+    const auto token = static_cast<std::int32_t>(
+        (state >> 33) % static_cast<std::uint64_t>(runtime_.tokenizer->vocab_size()));
     if (!runtime_.tokenizer->is_control(token)) filler_.push_back(token);
   }
   engine::LoopOptions loop_options;
@@ -113,7 +121,8 @@ Status Ladder::prepare() {
   if (options_.page_size != 0) loop_options.page_size = options_.page_size;
   loop_options.prefill_chunk = options_.prefill_chunk;
   loop_options.context = needed;
-  loop_options.max_sequences = 2 + static_cast<int>(options_.policies.size() * options_.specs.size());
+  loop_options.max_sequences =
+      2 + static_cast<int>(options_.policies.size() * options_.specs.size());
   for (const LadderSpec& spec : options_.specs) {
     loop_options.decode_rows = std::max(loop_options.decode_rows, 1 + spec.draft_tokens);
   }
@@ -125,7 +134,8 @@ Status Ladder::prepare() {
       alternatives_.emplace_back(policy, spec);
     }
   }
-  const auto steps = static_cast<double>(alternatives_.size() * options_.depths.size()) * options_.rounds;
+  const auto steps =
+      static_cast<double>(alternatives_.size() * options_.depths.size()) * options_.rounds;
   total_ = static_cast<double>(options_.depths.back()) + steps * options_.tokens * 8;
   loop_->admit(base_);
   base_.ignore_eos = true;
@@ -146,8 +156,10 @@ Status Ladder::reach(std::int64_t depth) {
   base_.finished.reset();
   engine::Sequence* const one = &base_;
   while (!base_.finished) {
-    if (options_.cancelled && options_.cancelled()) return Error{ErrorCode::kCancelled, "interrupted"};
-    const Result<engine::StepReport> report = loop_->step({&one, 1}, attention::Policy::kSegue, unused_);
+    if (options_.cancelled && options_.cancelled())
+      return Error{ErrorCode::kCancelled, "interrupted"};
+    const Result<engine::StepReport> report =
+        loop_->step({&one, 1}, attention::Policy::kSegue, unused_);
     if (!report.ok()) return report.error();
     advance(report->sequences[0].rows);
   }
@@ -162,7 +174,8 @@ Result<std::vector<std::int32_t>> Ladder::own_tokens() {
   if (!fork.ok()) return fork.error();
   engine::Sequence* const one = &*fork;
   while (!fork->finished) {
-    const Result<engine::StepReport> report = loop_->step({&one, 1}, attention::Policy::kSegue, unused_);
+    const Result<engine::StepReport> report =
+        loop_->step({&one, 1}, attention::Policy::kSegue, unused_);
     if (!report.ok()) return report.error();
   }
   loop_->release(*fork);
@@ -182,7 +195,8 @@ Status Ladder::begin_round(Alternative& alternative, int round) {
     } else {
       sequence.drafter = std::make_unique<speculate::OracleDrafter>(
           target_tokens_, speculate::fixed_acceptance(options_.synthetic_acceptance),
-          static_cast<std::int32_t>(runtime_.model->config().vocab), static_cast<std::uint64_t>(round));
+          static_cast<std::int32_t>(runtime_.model->config().vocab),
+          static_cast<std::uint64_t>(round));
     }
     // The first draft indexes the whole context: a cost of the prompt, not of a step.
     std::int32_t ignored = 0;
@@ -198,7 +212,8 @@ Status Ladder::slice(Alternative& alternative) {
   int tokens = 0;
   double us = 0;
   while (tokens < kSliceTokens) {
-    const Result<engine::StepReport> report = loop_->step({&one, 1}, alternative.policy, alternative.controller);
+    const Result<engine::StepReport> report =
+        loop_->step({&one, 1}, alternative.policy, alternative.controller);
     if (!report.ok()) return report.error();
     const engine::SequenceStep& step = report->sequences[0];
     double attention_us = 0;
@@ -206,7 +221,8 @@ Status Ladder::slice(Alternative& alternative) {
     for (const model::GroupRecord& group : report->groups) {
       attention_us += group.attention_us;
       core::Json json = core::Json::object();
-      json.set("layers", group.layers).set("path", attention::path_name(group.plan->verdict.path))
+      json.set("layers", group.layers)
+          .set("path", attention::path_name(group.plan->verdict.path))
           .set("workgroups", group.plan->workgroups());
       alternative.groups.push(std::move(json));
     }
@@ -242,7 +258,8 @@ Status Ladder::measure(std::int64_t depth, core::Json& rows) {
     }
     for (int i = 0; i < slices; ++i) {
       for (Alternative& alternative : alternatives_) {
-        if (options_.cancelled && options_.cancelled()) return Error{ErrorCode::kCancelled, "interrupted"};
+        if (options_.cancelled && options_.cancelled())
+          return Error{ErrorCode::kCancelled, "interrupted"};
         if (Status status = slice(alternative); !status.ok()) return status;
       }
     }
@@ -262,12 +279,16 @@ Status Ladder::measure(std::int64_t depth, core::Json& rows) {
   return {};
 }
 
-core::Json Ladder::row(std::int64_t depth, const Alternative& alternative, const Alternative& off) const {
+core::Json Ladder::row(std::int64_t depth, const Alternative& alternative,
+                       const Alternative& off) const {
   const core::Json counts = alternative.stats.to_json();
   core::Json json = core::Json::object();
-  json.set("depth", depth).set("spec", alternative.spec.name)
-      .set("policy", attention::policy_name(alternative.policy)).set("groups", alternative.groups)
-      .set("tokens_per_s", samples_json(alternative.round_rates)).set("step_ms", samples_json(alternative.step_ms))
+  json.set("depth", depth)
+      .set("spec", alternative.spec.name)
+      .set("policy", attention::policy_name(alternative.policy))
+      .set("groups", alternative.groups)
+      .set("tokens_per_s", samples_json(alternative.round_rates))
+      .set("step_ms", samples_json(alternative.step_ms))
       .set("attention_ms", median(alternative.attention_ms))
       .set("mean_acceptance_length", alternative.stats.mean_acceptance_length())
       .set("drafted_per_position", *counts.find("drafted_per_position"))
@@ -276,7 +297,8 @@ core::Json Ladder::row(std::int64_t depth, const Alternative& alternative, const
       .set("ratio_to_off", ratio_json(paired_ratio(off.slice_us, alternative.slice_us)));
   std::optional<double> even;
   if (!alternative.full_k_ms.empty() && !off.plain_ms.empty()) {
-    even = break_even(median(alternative.full_k_ms) / median(off.plain_ms), alternative.spec.draft_tokens);
+    even = break_even(median(alternative.full_k_ms) / median(off.plain_ms),
+                      alternative.spec.draft_tokens);
   }
   return json.set("break_even_acceptance", even.has_value() ? core::Json(*even) : core::Json());
 }
@@ -302,10 +324,12 @@ Result<LadderSpec> parse_ladder_spec(const std::string& text) {
     int k = 0;
     const char* end = text.data() + text.size();
     const auto [stop, problem] = std::from_chars(text.data() + 6, end, k);
-    if (problem == std::errc() && stop == end && k >= 1 && k <= kMaxK) return LadderSpec{text, SpecMode::kNgram, k};
+    if (problem == std::errc() && stop == end && k >= 1 && k <= kMaxK)
+      return LadderSpec{text, SpecMode::kNgram, k};
   }
   return Error{ErrorCode::kUsage,
-               fmt::format("spec '{}' is not allowed; allowed: off, auto, ngram:1 to ngram:{}", text, kMaxK)};
+               fmt::format("spec '{}' is not allowed; allowed: off, auto, ngram:1 to ngram:{}",
+                           text, kMaxK)};
 }
 
 Result<core::Json> run_ladder(const std::string& path, LadderOptions options) {
@@ -316,9 +340,9 @@ Result<core::Json> run_ladder(const std::string& path, LadderOptions options) {
 }
 
 std::string ladder_table(const core::Json& ladder) {
-  std::string table = fmt::format("{:>7}  {:<8} {:<8} {:>9} {:>8} {:>18} {:>11} {:>9} {:>11}  {}\n", "depth", "policy",
-                                  "spec", "tokens/s", "step ms", "to off (95 %)", "attn ms", "accepted", "break-even",
-                                  "path (workgroups)");
+  std::string table = fmt::format("{:>7}  {:<8} {:<8} {:>9} {:>8} {:>18} {:>11} {:>9} {:>11}  {}\n",
+                                  "depth", "policy", "spec", "tokens/s", "step ms", "to off (95 %)",
+                                  "attn ms", "accepted", "break-even", "path (workgroups)");
   const auto number = [](const core::Json* json, std::string_view key) {
     double value = 0;
     if (const core::Json* field = json->find(key)) static_cast<void>(field->as_double(value));
@@ -332,12 +356,16 @@ std::string ladder_table(const core::Json& ladder) {
     }
     const core::Json* ratio = row.find("ratio_to_off");
     const core::Json* even = row.find("break_even_acceptance");
-    table += fmt::format("{:>7}  {:<8} {:<8} {:>9.1f} {:>8.2f} {:>5.2f} [{:.2f} {:.2f}] {:>11.2f} {:>9.2f} {:>11}  {}\n",
-                         *row.find("depth")->as_int(), *row.find("policy")->as_string(),
-                         *row.find("spec")->as_string(), number(row.find("tokens_per_s"), "median"),
-                         number(row.find("step_ms"), "median"), number(ratio, "median"), number(ratio, "low95"),
-                         number(ratio, "high95"), number(&row, "attention_ms"), number(&row, "mean_acceptance_length"),
-                         even->is_null() ? "-" : fmt::format("{:.2f}", number(&row, "break_even_acceptance")), paths);
+    table += fmt::format(
+        "{:>7}  {:<8} {:<8} {:>9.1f} {:>8.2f} {:>5.2f} [{:.2f} {:.2f}] {:>11.2f} {:>9.2f} {:>11}  "
+        "{}\n",
+        *row.find("depth")->as_int(), *row.find("policy")->as_string(),
+        *row.find("spec")->as_string(), number(row.find("tokens_per_s"), "median"),
+        number(row.find("step_ms"), "median"), number(ratio, "median"), number(ratio, "low95"),
+        number(ratio, "high95"), number(&row, "attention_ms"),
+        number(&row, "mean_acceptance_length"),
+        even->is_null() ? "-" : fmt::format("{:.2f}", number(&row, "break_even_acceptance")),
+        paths);
   }
   return table;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ladder: decode rate of a real model at a list of depths for several speculation settings and policies, in one
-// run. Alternatives start from the same cache and take turns in slices of a few tokens, so that the machine's drift
-// meets all of them alike.
+// The ladder: decode rate of a real model at a list of depths for several speculation settings and
+// policies, in one run. Alternatives start from the same cache and take turns in slices of a few
+// tokens, so that the machine's drift meets all of them alike.
 #pragma once
 
 #include <cstdint>
@@ -31,20 +31,21 @@ struct LadderOptions {
   std::vector<LadderSpec> specs;
   std::vector<attention::Policy> policies;
   int rounds = 3;
-  int tokens = 64;                             // per alternative, depth and round
-  std::string text;                            // filler; repeated to the depth. Empty: synthetic tokens
-  std::vector<double> synthetic_acceptance;    // by draft position; empty: the real drafter
+  int tokens = 64;   // per alternative, depth and round
+  std::string text;  // filler; repeated to the depth. Empty: synthetic tokens
+  std::vector<double> synthetic_acceptance;  // by draft position; empty: the real drafter
   KvType kv = KvType::kBF16;
   int page_size = 0;
   int prefill_chunk = 512;
-  int threads = 0;                             // 0: all CPUs of this process
+  int threads = 0;  // 0: all CPUs of this process
   std::function<void(double fraction)> load_progress;
   std::function<void(double fraction)> progress;
-  std::function<bool()> cancelled;             // asked between slices
+  std::function<bool()> cancelled;  // asked between slices
 };
 
-/// {rows: [...], threads}, as `segue ladder` documents it, on the model file at `path`. `off` is added to the specs when missing: ratios need it.
-/// kTooLong when a depth does not fit the model's context, kCancelled when interrupted.
+/// {rows: [...], threads}, as `segue ladder` documents it, on the model file at `path`. `off` is
+/// added to the specs when missing: ratios need it. kTooLong when a depth does not fit the model's
+/// context, kCancelled when interrupted.
 Result<core::Json> run_ladder(const std::string& path, LadderOptions options);
 
 /// The rows as a table for people.

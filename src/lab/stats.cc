@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Student's t quantiles come from a short table: beyond 30 degrees of freedom the normal's is within 2 %.
+// Student's t quantiles come from a short table: beyond 30 degrees of freedom the normal's is
+// within 2 %.
 #include "lab/stats.h"
 
 #include <algorithm>
@@ -13,9 +14,10 @@ namespace segue::lab {
 namespace {
 
 double t_quantile_975(std::size_t freedom) {
-  constexpr std::array kTable{12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
-                              2.201,  2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
-                              2.080,  2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042};
+  constexpr std::array kTable{12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306,
+                              2.262,  2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+                              2.110,  2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064,
+                              2.060,  2.056, 2.052, 2.048, 2.045, 2.042};
   return freedom <= kTable.size() ? kTable[freedom - 1] : 1.96 + 2.5 / static_cast<double>(freedom);
 }
 
@@ -48,7 +50,8 @@ Ratio paired_ratio(std::span<const double> a, std::span<const double> b) {
   double squares = 0;
   for (double value : logs) squares += (value - mean) * (value - mean);
   const double deviation = std::sqrt(squares / static_cast<double>(logs.size() - 1));
-  const double half = t_quantile_975(logs.size() - 1) * deviation / std::sqrt(static_cast<double>(logs.size()));
+  const double half =
+      t_quantile_975(logs.size() - 1) * deviation / std::sqrt(static_cast<double>(logs.size()));
   ratio.low95 = std::exp(mean - half);
   ratio.high95 = std::exp(mean + half);
   return ratio;
@@ -56,7 +59,8 @@ Ratio paired_ratio(std::span<const double> a, std::span<const double> b) {
 
 core::Json samples_json(std::span<const double> samples) {
   core::Json json = core::Json::object();
-  return json.set("median", median(samples)).set("samples", std::vector<double>(samples.begin(), samples.end()));
+  return json.set("median", median(samples))
+      .set("samples", std::vector<double>(samples.begin(), samples.end()));
 }
 
 core::Json ratio_json(const Ratio& ratio) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statistics of measurements: medians with spread, and bounds on the ratio of two alternatives that took turns. A
-// verdict such as "not slower" is a bound from here, never a point.
+// Statistics of measurements: medians with spread, and bounds on the ratio of two alternatives that
+// took turns. A verdict such as "not slower" is a bound from here, never a point.
 #pragma once
 
 #include <span>
@@ -10,18 +10,19 @@
 
 namespace segue::lab {
 
-double median(std::span<const double> samples);             // 0 when empty
-double percentile(std::span<const double> samples, double p);  // p in [0, 100], linear between samples
+double median(std::span<const double> samples);  // 0 when empty
+double percentile(std::span<const double> samples,
+                  double p);  // p in [0, 100], linear between samples
 
 struct Ratio {
   double median = 1;
-  double low95 = 1;   // two-sided 95 % interval of the mean ratio
+  double low95 = 1;  // two-sided 95 % interval of the mean ratio
   double high95 = 1;
 };
 
-/// Ratio a / b from pairs measured next to each other in time. The interval is Student's t on the mean of
-/// log(a_i / b_i); the first and last percent of the log ratios are clipped to the rest (one preempted slice is not
-/// evidence). Fewer than two pairs: an interval of [0, infinity).
+/// Ratio a / b from pairs measured next to each other in time. The interval is Student's t on the
+/// mean of log(a_i / b_i); the first and last percent of the log ratios are clipped to the rest
+/// (one preempted slice is not evidence). Fewer than two pairs: an interval of [0, infinity).
 Ratio paired_ratio(std::span<const double> a, std::span<const double> b);
 
 /// {median, samples}.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Config: everything about a model that its forward pass needs to know besides the weights. Read from GGUF metadata,
-// validated once, plain values afterwards.
+// Config: everything about a model that its forward pass needs to know besides the weights. Read
+// from GGUF metadata, validated once, plain values afterwards.
 #pragma once
 
 #include <cstdint>
@@ -39,15 +39,15 @@ struct Config {
   float attention_scale = 1.0f;
   Activation activation = Activation::kSilu;
   ops::RopePairs rope_pairs = ops::RopePairs::kAdjacent;
-  int rope_dims = 0;         // leading dimensions of a head that rotate
-  bool qk_norm = false;      // RMSNorm per head on q and k before RoPE
-  bool post_norms = false;   // RMSNorm on the outputs of attention and MLP before the residual
+  int rope_dims = 0;        // leading dimensions of a head that rotate
+  bool qk_norm = false;     // RMSNorm per head on q and k before RoPE
+  bool post_norms = false;  // RMSNorm on the outputs of attention and MLP before the residual
   std::vector<LayerKind> kinds;
   std::vector<int> layer_kind;  // [layers] index into kinds
 };
 
-/// Refuses architectures other than gemma3 and llama, missing keys, and values that no forward pass can run; messages
-/// name the key and the allowed values.
+/// Refuses architectures other than gemma3 and llama, missing keys, and values that no forward pass
+/// can run; messages name the key and the allowed values.
 Result<Config> config_from_gguf(const gguf::File& file);
 
 }  // namespace segue::model

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forward pass of dense decoder models (Gemma 3, llama) on the CPU: products through ops, attention through one
-// plan per KV group and step. Everything per row runs in a fixed order; threads only divide rows or outputs.
+// The forward pass of dense decoder models (Gemma 3, llama) on the CPU: products through ops,
+// attention through one plan per KV group and step. Everything per row runs in a fixed order;
+// threads only divide rows or outputs.
 #include "model/lm.h"
 
 #include <algorithm>
@@ -24,7 +25,8 @@ constexpr std::int64_t kRowBlock = 16;
 
 template <class T>
 void grow(std::vector<T>& buffer, std::int64_t size) {
-  if (static_cast<std::int64_t>(buffer.size()) < size) buffer.resize(static_cast<std::size_t>(size));
+  if (static_cast<std::int64_t>(buffer.size()) < size)
+    buffer.resize(static_cast<std::size_t>(size));
 }
 
 }  // namespace
@@ -40,7 +42,11 @@ attention::DeviceFacts cpu_device(int threads) {
 
 struct LanguageModel::Impl {
   Impl(core::ThreadPool& pool_in, core::IsaLevel isa_in)
-      : pool(pool_in), isa(isa_in), ew(ops::elementwise(isa_in)), rows(isa_in), device(cpu_device(pool_in.threads())) {}
+      : pool(pool_in),
+        isa(isa_in),
+        ew(ops::elementwise(isa_in)),
+        rows(isa_in),
+        device(cpu_device(pool_in.threads())) {}
 
   core::ThreadPool& pool;
   core::IsaLevel isa;
@@ -54,9 +60,9 @@ struct LanguageModel::Impl {
   // Activations of a step; they grow to the largest step seen.
   std::vector<float> x, normed, q, k, v, attended, gate, up, logits;  // [rows, width each]
   std::vector<float> partial_m, partial_l, partial_o;
-  std::vector<std::vector<float>> cos_sin;  // [kinds][rows, 2, rope_dims / 2]
-  std::vector<std::int32_t> positions;      // [rows]
-  std::vector<attention::Plan> plans;       // [kinds]
+  std::vector<std::vector<float>> cos_sin;         // [kinds][rows, 2, rope_dims / 2]
+  std::vector<std::int32_t> positions;             // [rows]
+  std::vector<attention::Plan> plans;              // [kinds]
   std::vector<std::vector<kv::PageTable>> tables;  // [kinds][sequences]
   std::vector<attention::SequenceRows> sequence_rows;
   std::vector<GroupRecord> groups;
@@ -86,7 +92,8 @@ void LanguageModel::Impl::prepare_rope() {
     std::vector<float> frequencies(static_cast<std::size_t>(half));
     for (int i = 0; i < half; ++i) {
       double frequency = std::pow(kind.rope_theta, -2.0 * i / config.rope_dims) / kind.rope_factor;
-      if (!weights.rope_factors.empty()) frequency /= weights.rope_factors[static_cast<std::size_t>(i)];
+      if (!weights.rope_factors.empty())
+        frequency /= weights.rope_factors[static_cast<std::size_t>(i)];
       frequencies[static_cast<std::size_t>(i)] = static_cast<float>(frequency);
     }
     inv_freq.push_back(std::move(frequencies));
@@ -108,8 +115,12 @@ Status LanguageModel::Impl::plan_step(const StepInput& input, std::int64_t count
   for (std::size_t kind = 0; kind < config.kinds.size(); ++kind) {
     const kv::PoolSpec& pool_spec = input.cache->spec(static_cast<int>(kind));
     attention::PlanInput plan_input;
-    plan_input.shape = {config.q_heads,       config.kinds[kind].kv_heads, config.kinds[kind].head_dim,
-                        config.kinds[kind].window, pool_spec.type,         pool_spec.layout,
+    plan_input.shape = {config.q_heads,
+                        config.kinds[kind].kv_heads,
+                        config.kinds[kind].head_dim,
+                        config.kinds[kind].window,
+                        pool_spec.type,
+                        pool_spec.layout,
                         pool_spec.page_size};
     plan_input.sequences = sequence_rows;
     plan_input.policy = input.policy;
@@ -125,7 +136,8 @@ Status LanguageModel::Impl::plan_step(const StepInput& input, std::int64_t count
       tables[kind].push_back(input.cache->table(sequence.id, static_cast<int>(kind)));
     }
     grow(cos_sin[kind], count * config.rope_dims);
-    ops::rope_table(positions.data(), count, inv_freq[kind].data(), config.rope_dims / 2, 1.0f, cos_sin[kind].data());
+    ops::rope_table(positions.data(), count, inv_freq[kind].data(), config.rope_dims / 2, 1.0f,
+                    cos_sin[kind].data());
     groups[kind].plan = &plan;
     groups[kind].attention_us = 0;
   }
@@ -136,11 +148,13 @@ void LanguageModel::Impl::embed(const StepInput& input, std::int64_t count) {
   grow(x, count * config.hidden);
   std::int64_t row = 0;
   for (const SequenceInput& sequence : input.sequences) {
-    for_rows(static_cast<std::int64_t>(sequence.tokens.size()), [&](std::int64_t first, std::int64_t last) {
+    for_rows(static_cast<std::int64_t>(sequence.tokens.size()), [&](std::int64_t first,
+                                                                    std::int64_t last) {
       for (std::int64_t i = first; i < last; ++i) {
         float* out = x.data() + (row + i) * config.hidden;
         weights.embedding.dequantize_row(sequence.tokens[static_cast<std::size_t>(i)], out);
-        if (config.embedding_scale != 1.0f) ew.scale(out, config.embedding_scale, config.hidden, out);
+        if (config.embedding_scale != 1.0f)
+          ew.scale(out, config.embedding_scale, config.hidden, out);
       }
     });
     row += static_cast<std::int64_t>(sequence.tokens.size());
@@ -148,7 +162,8 @@ void LanguageModel::Impl::embed(const StepInput& input, std::int64_t count) {
 }
 
 /// Norms per head, RoPE, and K and V into the cache.
-void LanguageModel::Impl::position_and_store(const StepInput& input, int layer, std::int64_t count) {
+void LanguageModel::Impl::position_and_store(const StepInput& input, int layer,
+                                             std::int64_t count) {
   const LayerWeights& w = weights.layers[static_cast<std::size_t>(layer)];
   const int kind = config.layer_kind[static_cast<std::size_t>(layer)];
   const LayerKind& facts = config.kinds[static_cast<std::size_t>(kind)];
@@ -160,8 +175,10 @@ void LanguageModel::Impl::position_and_store(const StepInput& input, int layer, 
     float* k_rows = k.data() + first * kv_size;
     const std::int64_t n = last - first;
     if (config.qk_norm) {
-      ew.rms_norm(q_rows, dim, w.q_norm.data(), config.rms_eps, n * config.q_heads, dim, q_rows, dim);
-      ew.rms_norm(k_rows, dim, w.k_norm.data(), config.rms_eps, n * facts.kv_heads, dim, k_rows, dim);
+      ew.rms_norm(q_rows, dim, w.q_norm.data(), config.rms_eps, n * config.q_heads, dim, q_rows,
+                  dim);
+      ew.rms_norm(k_rows, dim, w.k_norm.data(), config.rms_eps, n * facts.kv_heads, dim, k_rows,
+                  dim);
     }
     const float* angles = cos_sin[static_cast<std::size_t>(kind)].data() + first * config.rope_dims;
     ew.rope(q_rows, q_size, angles, n, config.q_heads, dim, config.rope_dims, config.rope_pairs);
@@ -178,7 +195,8 @@ void LanguageModel::Impl::position_and_store(const StepInput& input, int layer, 
     const auto rows_here = static_cast<std::int64_t>(sequence.tokens.size());
     for_rows(rows_here, [&](std::int64_t first, std::int64_t last) {
       kv::write_rows(view, table, sequence.depth + first, last - first,
-                     {k.data() + (row + first) * kv_size, v.data() + (row + first) * kv_size, kv_size, kv_size});
+                     {k.data() + (row + first) * kv_size, v.data() + (row + first) * kv_size,
+                      kv_size, kv_size});
     });
     row += rows_here;
   }
@@ -188,7 +206,8 @@ void LanguageModel::Impl::attend(const StepInput& input, int layer) {
   const auto kind = static_cast<std::size_t>(config.layer_kind[static_cast<std::size_t>(layer)]);
   const attention::Plan& plan = plans[kind];
   const auto begin = config.layer_kind.begin();
-  const auto pool_layer = static_cast<int>(std::count(begin, begin + layer, static_cast<int>(kind)));
+  const auto pool_layer =
+      static_cast<int>(std::count(begin, begin + layer, static_cast<int>(kind)));
   attention::Params params;
   params.plan = &plan;
   params.q = q.data();
@@ -211,7 +230,8 @@ void LanguageModel::Impl::residual(const std::vector<float>& post_norm, std::int
   for_rows(count, [&](std::int64_t first, std::int64_t last) {
     float* branch = normed.data() + first * hidden;
     if (!post_norm.empty()) {
-      ew.rms_norm(branch, hidden, post_norm.data(), config.rms_eps, last - first, hidden, branch, hidden);
+      ew.rms_norm(branch, hidden, post_norm.data(), config.rms_eps, last - first, hidden, branch,
+                  hidden);
     }
     ew.add(x.data() + first * hidden, branch, (last - first) * hidden, x.data() + first * hidden);
   });
@@ -226,11 +246,12 @@ void LanguageModel::Impl::attention_block(const StepInput& input, int layer, std
   grow(k, count * w.k.outputs());
   grow(v, count * w.v.outputs());
   for_rows(count, [&](std::int64_t first, std::int64_t last) {
-    ew.rms_norm(x.data() + first * hidden, hidden, w.attention_norm.data(), config.rms_eps, last - first, hidden,
-                normed.data() + first * hidden, hidden);
+    ew.rms_norm(x.data() + first * hidden, hidden, w.attention_norm.data(), config.rms_eps,
+                last - first, hidden, normed.data() + first * hidden, hidden);
   });
   rows.assign(normed.data(), count, hidden);
-  const std::array products{ops::Product{&w.q, q.data(), w.q.outputs()}, ops::Product{&w.k, k.data(), w.k.outputs()},
+  const std::array products{ops::Product{&w.q, q.data(), w.q.outputs()},
+                            ops::Product{&w.k, k.data(), w.k.outputs()},
                             ops::Product{&w.v, v.data(), w.v.outputs()}};
   ops::matmul(rows, products, pool);
   position_and_store(input, layer, count);
@@ -247,15 +268,17 @@ void LanguageModel::Impl::mlp_block(int layer, std::int64_t count) {
   grow(gate, count * wide);
   grow(up, count * wide);
   for_rows(count, [&](std::int64_t first, std::int64_t last) {
-    ew.rms_norm(x.data() + first * hidden, hidden, w.ffn_norm.data(), config.rms_eps, last - first, hidden,
-                normed.data() + first * hidden, hidden);
+    ew.rms_norm(x.data() + first * hidden, hidden, w.ffn_norm.data(), config.rms_eps, last - first,
+                hidden, normed.data() + first * hidden, hidden);
   });
   rows.assign(normed.data(), count, hidden);
-  const std::array products{ops::Product{&w.gate, gate.data(), wide}, ops::Product{&w.up, up.data(), wide}};
+  const std::array products{ops::Product{&w.gate, gate.data(), wide},
+                            ops::Product{&w.up, up.data(), wide}};
   ops::matmul(rows, products, pool);
   const auto activate = config.activation == Activation::kGeluTanh ? ew.gelu_tanh_mul : ew.silu_mul;
   for_rows(count, [&](std::int64_t first, std::int64_t last) {
-    activate(gate.data() + first * wide, up.data() + first * wide, (last - first) * wide, gate.data() + first * wide);
+    activate(gate.data() + first * wide, up.data() + first * wide, (last - first) * wide,
+             gate.data() + first * wide);
   });
   rows.assign(gate.data(), count, wide);
   ops::matmul(rows, {&w.down, normed.data(), hidden}, pool);
@@ -270,8 +293,8 @@ std::int64_t LanguageModel::Impl::head(const StepInput& input) {
   for (const SequenceInput& sequence : input.sequences) {
     row += static_cast<std::int64_t>(sequence.tokens.size());
     for (int i = sequence.logits; i > 0; --i) {
-      ew.rms_norm(x.data() + (row - i) * hidden, hidden, weights.output_norm.data(), config.rms_eps, 1, hidden,
-                  normed.data() + wanted * hidden, hidden);
+      ew.rms_norm(x.data() + (row - i) * hidden, hidden, weights.output_norm.data(), config.rms_eps,
+                  1, hidden, normed.data() + wanted * hidden, hidden);
       ++wanted;
     }
   }
@@ -285,13 +308,15 @@ std::int64_t LanguageModel::Impl::head(const StepInput& input) {
 LanguageModel::LanguageModel(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 LanguageModel::~LanguageModel() = default;
 
-Result<std::unique_ptr<LanguageModel>> LanguageModel::load(const gguf::File& file, core::ThreadPool& pool,
+Result<std::unique_ptr<LanguageModel>> LanguageModel::load(const gguf::File& file,
+                                                           core::ThreadPool& pool,
                                                            const LoadOptions& options) {
   Result<Config> config = config_from_gguf(file);
   if (!config.ok()) return config.error();
   auto impl = std::make_unique<Impl>(pool, options.isa);
   impl->config = *config;
-  Result<Weights> weights = load_weights(file, impl->config, {options.isa, options.dequantise}, pool, options.progress);
+  Result<Weights> weights =
+      load_weights(file, impl->config, {options.isa, options.dequantise}, pool, options.progress);
   if (!weights.ok()) return weights.error();
   impl->weights = std::move(weights).value();
   impl->prepare_rope();
@@ -316,15 +341,16 @@ std::vector<kv::PoolSpec> LanguageModel::pool_specs(KvType type, int page_size) 
   std::vector<kv::PoolSpec> specs;
   for (std::size_t kind = 0; kind < impl_->config.kinds.size(); ++kind) {
     const LayerKind& facts = impl_->config.kinds[kind];
-    specs.push_back({facts.name, impl_->groups[kind].layers, facts.kv_heads, facts.head_dim, facts.window, type,
-                     kv::Layout::kTiled16, page_size, 0});
+    specs.push_back({facts.name, impl_->groups[kind].layers, facts.kv_heads, facts.head_dim,
+                     facts.window, type, kv::Layout::kTiled16, page_size, 0});
   }
   return specs;
 }
 
 attention::Shape LanguageModel::attention_shape(int kind, KvType type, int page_size) const {
   const LayerKind& facts = impl_->config.kinds[static_cast<std::size_t>(kind)];
-  return {impl_->config.q_heads, facts.kv_heads, facts.head_dim, facts.window, type, kv::Layout::kTiled16, page_size};
+  return {impl_->config.q_heads, facts.kv_heads, facts.head_dim, facts.window, type,
+          kv::Layout::kTiled16,  page_size};
 }
 
 Result<StepOutput> LanguageModel::forward(const StepInput& input) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// LanguageModel: weights and one forward pass over a batch, the one interface that the engine and drafters see. It
-// writes K and V into a kv::Cache that the caller owns and reserves; it knows nothing about requests or sampling.
+// LanguageModel: weights and one forward pass over a batch, the one interface that the engine and
+// drafters see. It writes K and V into a kv::Cache that the caller owns and reserves; it knows
+// nothing about requests or sampling.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +27,14 @@ struct LoadOptions {
   std::function<void(double fraction)> progress;  // called from the loading thread, or empty
 };
 
-/// The rows of one sequence in a step. Its positions [depth, depth + tokens.size()) must be reserved in the cache.
+/// The rows of one sequence in a step. Its positions [depth, depth + tokens.size()) must be
+/// reserved in the cache.
 struct SequenceInput {
   kv::SequenceId id;
-  std::int64_t depth = 0;                  // keys in the cache before the step
-  std::span<const std::int32_t> tokens;    // ids in [0, vocab)
-  bool prefill = false;                    // prompt tokens
-  int logits = 0;                          // how many of its last rows need logits
+  std::int64_t depth = 0;                // keys in the cache before the step
+  std::span<const std::int32_t> tokens;  // ids in [0, vocab)
+  bool prefill = false;                  // prompt tokens
+  int logits = 0;                        // how many of its last rows need logits
 };
 
 struct StepInput {
@@ -52,15 +54,17 @@ struct GroupRecord {
 };
 
 struct StepOutput {
-  const float* logits = nullptr;  // [rows that asked, vocab] in order of sequences; valid until the next forward()
+  const float* logits =
+      nullptr;  // [rows that asked, vocab] in order of sequences; valid until the next forward()
   std::int64_t rows = 0;
   std::span<const GroupRecord> groups;  // one per LayerKind
 };
 
 class LanguageModel {
  public:
-  /// Maps and repacks a GGUF file; the mapped pages are released as tensors are taken over. Tensors that this forward
-  /// pass would ignore are refused, not skipped. `file` is only read during the call.
+  /// Maps and repacks a GGUF file; the mapped pages are released as tensors are taken over. Tensors
+  /// that this forward pass would ignore are refused, not skipped. `file` is only read during the
+  /// call.
   static Result<std::unique_ptr<LanguageModel>> load(const gguf::File& file, core::ThreadPool& pool,
                                                      const LoadOptions& options);
   ~LanguageModel();
@@ -78,8 +82,8 @@ class LanguageModel {
   attention::Shape attention_shape(int kind, KvType type, int page_size) const;
   const attention::DeviceFacts& device() const;
 
-  /// One step. Rows of a sequence never influence another's, and their bits depend on nothing but the tokens before
-  /// them. Fails only when a kernel is forced that cannot run a group's shape.
+  /// One step. Rows of a sequence never influence another's, and their bits depend on nothing but
+  /// the tokens before them. Fails only when a kernel is forced that cannot run a group's shape.
   Result<StepOutput> forward(const StepInput& input);
 
  private:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The public engine on a small random model: edges of requests, errors, streams, chat reuse, traces and statistics.
+// The public engine on a small random model: edges of requests, errors, streams, chat reuse, traces
+// and statistics.
 #include "segue/engine.h"
 
 #include <gmock/gmock.h>

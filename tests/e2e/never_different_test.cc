@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The second promise on small random models: tokens and logits hashes do not depend on speculation, threads, prefill
-// chunk, batch, page size or policy.
+// The second promise on small random models: tokens and logits hashes do not depend on speculation,
+// threads, prefill chunk, batch, page size or policy.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -34,10 +34,12 @@ struct Setting {
   SpecMode mode = SpecMode::kOff;
   int k = 0;
 };
-constexpr Setting kSettings[] = {{SpecMode::kOff, 0},   {SpecMode::kNgram, 1}, {SpecMode::kNgram, 2},
-                                 {SpecMode::kNgram, 4}, {SpecMode::kNgram, 8}, {SpecMode::kAuto, 8}};
+constexpr Setting kSettings[] = {{SpecMode::kOff, 0},   {SpecMode::kNgram, 1},
+                                 {SpecMode::kNgram, 2}, {SpecMode::kNgram, 4},
+                                 {SpecMode::kNgram, 8}, {SpecMode::kAuto, 8}};
 
-std::vector<Request> requests(std::span<const std::int64_t> lengths, const Sampling& sampling, const Setting& setting) {
+std::vector<Request> requests(std::span<const std::int64_t> lengths, const Sampling& sampling,
+                              const Setting& setting) {
   std::vector<Request> out;
   for (std::size_t i = 0; i < lengths.size(); ++i) {
     Request request;
@@ -66,7 +68,8 @@ TEST_P(NeverDifferent, TokensAndLogitsDependOnTheRequestAlone) {
   TinyModel model;
   model.architecture = GetParam();
   const std::string path = write_tiny(model);
-  // Around the window (32), pages (16), a unit class limit (64 * 32 + 64 lies beyond this context) and the chunk (64).
+  // Around the window (32), pages (16), a unit class limit (64 * 32 + 64 lies beyond this context)
+  // and the chunk (64).
   const std::vector<std::int64_t> lengths{1, 3, 15, 16, 17, 33, 64, 65, 200};
   std::map<std::size_t, std::vector<Output>> expected;  // [sampling][prompt]
   std::int64_t drafted = 0;
@@ -75,9 +78,10 @@ TEST_P(NeverDifferent, TokensAndLogitsDependOnTheRequestAlone) {
     int threads, chunk, parallel, page;
     const char* policy;
   };
-  for (const Engines& e : {Engines{1, 512, 1, 64, "segue"}, Engines{2, 64, 1, 16, "segue"}, Engines{2, 7, 2, 24, "segue"},
-                           Engines{1, 512, 7, 64, "segue"}, Engines{2, 512, 9, 8, "stock"},
-                           Engines{2, 64, 3, 64, "whole"}, Engines{2, 64, 3, 64, "segmented"}}) {
+  for (const Engines& e : {Engines{1, 512, 1, 64, "segue"}, Engines{2, 64, 1, 16, "segue"},
+                           Engines{2, 7, 2, 24, "segue"}, Engines{1, 512, 7, 64, "segue"},
+                           Engines{2, 512, 9, 8, "stock"}, Engines{2, 64, 3, 64, "whole"},
+                           Engines{2, 64, 3, 64, "segmented"}}) {
     EngineOptions options;
     options.model = path;
     options.threads = e.threads;
@@ -101,10 +105,11 @@ TEST_P(NeverDifferent, TokensAndLogitsDependOnTheRequestAlone) {
         const auto [place, first] = expected.try_emplace(s, outputs);
         if (first) continue;
         for (std::size_t i = 0; i < lengths.size(); ++i) {
-          EXPECT_EQ(outputs[i], place->second[i])
-              << fmt::format("prompt of {} tokens, sampling {}, {} k {}, {} threads, chunk {}, {} in flight, page {}, {}",
-                             lengths[i], s, spec_mode_name(setting.mode), setting.k, e.threads, e.chunk, e.parallel,
-                             e.page, e.policy);
+          EXPECT_EQ(outputs[i], place->second[i]) << fmt::format(
+              "prompt of {} tokens, sampling {}, {} k {}, {} threads, chunk {}, {} in flight, page "
+              "{}, {}",
+              lengths[i], s, spec_mode_name(setting.mode), setting.k, e.threads, e.chunk,
+              e.parallel, e.page, e.policy);
         }
       }
     }
@@ -127,8 +132,10 @@ TEST(NeverDifferentKv, HoldsForEveryStorageType) {
     const Result<std::unique_ptr<Engine>> engine = Engine::create(options);
     ASSERT_TRUE(engine.ok());
     const std::vector<std::int64_t> lengths{150};
-    const Output off = output_of((*engine)->generate_batch(requests(lengths, Sampling{}, kSettings[0]))[0]);
-    const Output ngram = output_of((*engine)->generate_batch(requests(lengths, Sampling{}, kSettings[4]))[0]);
+    const Output off =
+        output_of((*engine)->generate_batch(requests(lengths, Sampling{}, kSettings[0]))[0]);
+    const Output ngram =
+        output_of((*engine)->generate_batch(requests(lengths, Sampling{}, kSettings[4]))[0]);
     EXPECT_EQ(off, ngram) << kv_type_name(type);
   }
 }

@@ -34,27 +34,32 @@ class Random {
   std::uint64_t state_;
 };
 
-void add_vector(gguf::Writer& writer, const std::string& name, int size, float offset, Random& random) {
+void add_vector(gguf::Writer& writer, const std::string& name, int size, float offset,
+                Random& random) {
   std::vector<float> values(static_cast<std::size_t>(size));
   for (float& value : values) value = offset + 0.1f * random.symmetric();
   writer.tensor(name, {size}, values);
 }
 
-void add_f32(gguf::Writer& writer, const std::string& name, int inputs, int outputs, Random& random) {
+void add_f32(gguf::Writer& writer, const std::string& name, int inputs, int outputs,
+             Random& random) {
   std::vector<float> values(static_cast<std::size_t>(inputs) * static_cast<std::size_t>(outputs));
   const float scale = 1.7f / std::sqrt(static_cast<float>(inputs));
   for (float& value : values) value = scale * random.symmetric();
   writer.tensor(name, {inputs, outputs}, values);
 }
 
-void add_q8(gguf::Writer& writer, const std::string& name, int inputs, int outputs, Random& random) {
+void add_q8(gguf::Writer& writer, const std::string& name, int inputs, int outputs,
+            Random& random) {
   CHECK(inputs % 32 == 0);
   std::vector<std::byte> blocks;
-  const std::uint16_t scale = core::f32_to_f16(1.7f / std::sqrt(static_cast<float>(inputs)) / 127.0f);
+  const std::uint16_t scale =
+      core::f32_to_f16(1.7f / std::sqrt(static_cast<float>(inputs)) / 127.0f);
   for (int block = 0; block < inputs / 32 * outputs; ++block) {
     std::array<std::byte, 34> bytes;
     std::memcpy(bytes.data(), &scale, 2);
-    for (std::size_t i = 2; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(random.next() >> 56);
+    for (std::size_t i = 2; i < bytes.size(); ++i)
+      bytes[i] = static_cast<std::byte>(random.next() >> 56);
     blocks.insert(blocks.end(), bytes.begin(), bytes.end());
   }
   writer.tensor(name, core::DType::kQ8_0, {inputs, outputs}, blocks);
@@ -85,7 +90,9 @@ gguf::Writer tiny_writer(const TinyModel& model) {
   gguf::Writer writer;
   Random random(model.seed);
   const bool gemma = model.architecture == "gemma3";
-  const auto key = [&](std::string_view name) { return fmt::format("{}.{}", model.architecture, name); };
+  const auto key = [&](std::string_view name) {
+    return fmt::format("{}.{}", model.architecture, name);
+  };
   const auto number = [](int value) { return static_cast<std::uint32_t>(value); };
   writer.set("general.architecture", model.architecture);
   writer.set("general.name", "tiny " + model.architecture);
@@ -108,7 +115,9 @@ gguf::Writer tiny_writer(const TinyModel& model) {
   if (!gemma) add_f32(writer, "output.weight", model.hidden, kTinyVocab, random);
   add_vector(writer, "output_norm.weight", model.hidden, 3.0f, random);
   for (int layer = 0; layer < model.layers; ++layer) {
-    const auto name = [layer](std::string_view part) { return fmt::format("blk.{}.{}.weight", layer, part); };
+    const auto name = [layer](std::string_view part) {
+      return fmt::format("blk.{}.{}.weight", layer, part);
+    };
     add_vector(writer, name("attn_norm"), model.hidden, norm, random);
     add_q8(writer, name("attn_q"), model.hidden, q_size, random);
     add_q8(writer, name("attn_k"), model.hidden, kv_size, random);
@@ -132,12 +141,14 @@ std::string temporary_path(const std::string& name) {
   const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
   std::string path = testing::TempDir() + fmt::format("segue-{}-", getpid());
   if (test != nullptr) path += fmt::format("{}-{}-", test->test_suite_name(), test->name());
-  std::replace(path.begin() + static_cast<std::ptrdiff_t>(testing::TempDir().size()), path.end(), '/', '_');
+  std::replace(path.begin() + static_cast<std::ptrdiff_t>(testing::TempDir().size()), path.end(),
+               '/', '_');
   return path + name;
 }
 
 std::string write_tiny(const TinyModel& model) {
-  const std::string path = temporary_path(fmt::format("{}-{}.gguf", model.architecture, model.seed));
+  const std::string path =
+      temporary_path(fmt::format("{}-{}.gguf", model.architecture, model.seed));
   const Status status = tiny_writer(model).write(path);
   CHECK(status.ok());
   return path;
@@ -146,7 +157,8 @@ std::string write_tiny(const TinyModel& model) {
 std::string real_model(const std::string& file) {
   const char* cache = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
-  const std::string folder = cache != nullptr ? cache : std::string(home != nullptr ? home : "") + "/.cache";
+  const std::string folder =
+      cache != nullptr ? cache : std::string(home != nullptr ? home : "") + "/.cache";
   const std::string path = folder + "/segue/models/" + file;
   return std::filesystem::exists(path) ? path : std::string();
 }
@@ -155,13 +167,15 @@ std::vector<std::int32_t> repetitive_tokens(std::int64_t count, std::uint64_t se
   Random random(seed);
   std::vector<std::int32_t> phrase;
   for (int i = 0; i < 23; ++i) {
-    phrase.push_back(4 + static_cast<std::int32_t>(random.next() % static_cast<std::uint64_t>(vocab - 4)));
+    phrase.push_back(
+        4 + static_cast<std::int32_t>(random.next() % static_cast<std::uint64_t>(vocab - 4)));
   }
   std::vector<std::int32_t> tokens{2};
   while (static_cast<std::int64_t>(tokens.size()) < count) {
     const bool noise = random.next() % 16 == 0;
-    tokens.push_back(noise ? 4 + static_cast<std::int32_t>(random.next() % static_cast<std::uint64_t>(vocab - 4))
-                           : phrase[tokens.size() % phrase.size()]);
+    tokens.push_back(
+        noise ? 4 + static_cast<std::int32_t>(random.next() % static_cast<std::uint64_t>(vocab - 4))
+              : phrase[tokens.size() % phrase.size()]);
   }
   return tokens;
 }

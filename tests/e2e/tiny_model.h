@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small random models written by the tests themselves: every feature of the real architectures (windows, both kinds of
-// layers, grouped heads, tied and untied heads) at a size that runs under sanitizers.
+// Small random models written by the tests themselves: every feature of the real architectures
+// (windows, both kinds of layers, grouped heads, tied and untied heads) at a size that runs under
+// sanitizers.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +41,7 @@ std::string temporary_path(const std::string& name);
 std::string real_model(const std::string& file);
 
 /// `count` tokens with repetitions, so that prompt lookup finds something; deterministic.
-std::vector<std::int32_t> repetitive_tokens(std::int64_t count, std::uint64_t seed, int vocab = kTinyVocab);
+std::vector<std::int32_t> repetitive_tokens(std::int64_t count, std::uint64_t seed,
+                                            int vocab = kTinyVocab);
 
 }  // namespace segue::e2e
