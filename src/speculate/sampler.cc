@@ -144,39 +144,47 @@ class Row {
                            static_cast<std::int32_t>(first), &best);
   }
 
-  bool above_cut(const ScoredToken& token) const {
-    return token.score > rule_.cut || (token.score == rule_.cut && token.token <= rule_.cut_token);
-  }
-
   void cut_at(const ScoredToken& last) {
     rule_.cut = last.score;
     rule_.cut_token = last.token;
   }
 
-  /// candidates = tokens above the cut with logits in [lower, upper).
+  /// candidates = tokens above the cut with logits in [lower, upper). Without branches on single
+  /// tokens: whether one passes is often a coin toss.
   void gather(float lower, float upper) {
     auto& out = scratch_.candidates;
-    out.clear();
+    std::size_t count = 0;
     for (std::size_t block = 0; block < scratch_.block_maxima.size(); ++block) {
       if (scratch_.block_maxima[block] < lower) continue;
       const std::size_t first = block * kSampleBlock;
+      if (out.size() < count + kSampleBlock) out.resize(2 * count + kSampleBlock);
       for (std::size_t i = first; i < first + static_cast<std::size_t>(block_size(block)); ++i) {
-        if (!(logits_[i] >= lower)) continue;
-        const ScoredToken token{std::min(logits_[i], kLargestFloat), static_cast<std::int32_t>(i)};
-        if (token.score < upper && above_cut(token)) out.push_back(token);
+        const float score = std::min(logits_[i], kLargestFloat);
+        const auto token = static_cast<std::int32_t>(i);
+        const bool above =
+            (score > rule_.cut) | ((score == rule_.cut) & (token <= rule_.cut_token));
+        out[count] = {score, token};
+        count += static_cast<std::size_t>((score >= lower) & (score < upper) & above);
       }
     }
+    out.resize(count);
   }
 
-  std::int64_t mass_of(std::span<const ScoredToken> tokens) const {
-    std::int64_t sum = 0;
+  template <class F>
+  void for_each_mass(std::span<const ScoredToken> tokens, F&& f) const {
     std::array<float, kSampleBlock> logits;
     std::array<std::int32_t, kSampleBlock> masses;
     for (std::size_t first = 0; first < tokens.size(); first += kSampleBlock) {
       const std::size_t count = std::min<std::size_t>(kSampleBlock, tokens.size() - first);
       for (std::size_t i = 0; i < count; ++i) logits[i] = tokens[first + i].score;
-      sum += kernels_.masses(rule_, logits.data(), static_cast<int>(count), masses.data());
+      kernels_.masses(rule_, logits.data(), static_cast<int>(count), masses.data());
+      for (std::size_t i = 0; i < count; ++i) f(tokens[first + i], masses[i]);
     }
+  }
+
+  std::int64_t mass_of(std::span<const ScoredToken> tokens) const {
+    std::int64_t sum = 0;
+    for_each_mass(tokens, [&](const ScoredToken&, std::int32_t mass) { sum += mass; });
     return sum;
   }
 
@@ -197,10 +205,37 @@ class Row {
     return sum;
   }
 
+  static constexpr std::size_t kBuckets = 1024;
+
+  /// Of many candidates keeps those of one bucket of logits, the one in which the mass from the top
+  /// reaches `wanted`. Returns what is still wanted within it.
+  std::int64_t keep_bucket_that_reaches(std::int64_t wanted) {
+    auto& candidates = scratch_.candidates;
+    const auto [least, most] = std::minmax_element(
+        candidates.begin(), candidates.end(),
+        [](const ScoredToken& a, const ScoredToken& b) { return a.score < b.score; });
+    const float top = most->score;
+    const float range = top - least->score;
+    if (!(range > 0 && range <= kLargestFloat)) return wanted;
+    const float scale = static_cast<float>(kBuckets) / range;
+    const auto bucket_of = [&](const ScoredToken& token) {
+      return std::min(kBuckets - 1, static_cast<std::size_t>((top - token.score) * scale));
+    };
+    std::array<std::int64_t, kBuckets> sums{};
+    for_each_mass(candidates, [&](const ScoredToken& token, std::int32_t mass) {
+      sums[bucket_of(token)] += mass;
+    });
+    std::size_t bucket = 0;
+    while (sums[bucket] < wanted && bucket + 1 < kBuckets) wanted -= sums[bucket++];
+    std::erase_if(candidates, [&](const ScoredToken& token) { return bucket_of(token) != bucket; });
+    return wanted;
+  }
+
   /// The cut becomes the first candidate, in the order of `before`, with which the mass reaches
   /// `wanted`, which the candidates hold. Halving by selection: each half is weighed once.
   void cut_where_mass_reaches(std::int64_t wanted) {
     auto& candidates = scratch_.candidates;
+    if (candidates.size() > 16 * kBuckets) wanted = keep_bucket_that_reaches(wanted);
     std::size_t first = 0;
     std::size_t last = candidates.size();
     if (last == 0) return;
