@@ -4,8 +4,9 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "core/check.h"
-#include "fmt/format.h"
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/layout.h"
 #include "ops/cpu/repack.h"
