@@ -69,7 +69,10 @@ struct Scratch {
   alignas(64) float o[kMaxRows * kRowStride];  // a unit's output before it is merged
   alignas(64) float scores[16 + kMaxRows * kScoreStride];
   alignas(64) float sums[kMaxRows * 16];  // the sum of exponentials, by position mod 16
-  float m[kMaxRows];
+  alignas(64) float m[kMaxRows];
+  alignas(64) float top[kMaxRows];        // largest score of the block
+  alignas(64) float reference[kMaxRows];  // what the exponentials are taken against: m, or 0 where that is -inf
+  alignas(64) float shrink[kMaxRows];     // factor of what was summed up before the block
   float l[kMaxRows];
   int first[kMaxRows];  // of every row's visible keys in the block, and one past the last
   int last[kMaxRows];

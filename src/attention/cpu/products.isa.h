@@ -120,7 +120,13 @@ void score_rows(int rows, const float* q, const TileList& list, int begin, int e
   }
   constexpr int kTiles = score_tiles(R);
   for (; begin + kTiles <= end; begin += kTiles) score_tile<Kv, R, kTiles>(q, list, begin, head_dim, ahead, scores);
-  for (; begin < end; ++begin) score_tile<Kv, R, 1>(q, list, begin, head_dim, ahead, scores);
+  if constexpr (kTiles > 2) {
+    if (begin + 2 <= end) {
+      score_tile<Kv, R, 2>(q, list, begin, head_dim, ahead, scores);
+      begin += 2;
+    }
+  }
+  if (begin < end) score_tile<Kv, R, 1>(q, list, begin, head_dim, ahead, scores);
 }
 
 constexpr int kNearKeys = 8;  // rows of V on the way from the second-level cache to the first
@@ -132,6 +138,7 @@ constexpr int kNearKeys = 8;  // rows of V on the way from the second-level cach
 template <class Kv, int R, int P>
 [[gnu::noinline]] void output_tile(const float* p, const std::byte* const* v, int first, int last, int dim, bool fresh,
                                    Fetch& ahead, float* const* o) {
+  using Element = typename Kv::Element;
   constexpr int kVecs = P == 0 ? 1 : 2 * P;
   Vec acc[R][kVecs];
   if (fresh) {
@@ -146,8 +153,8 @@ template <class Kv, int R, int P>
   Fetch f = ahead;
   for (int key = first; key < last; ++key) {
     fetch(f);
-    const auto* row = reinterpret_cast<const typename Kv::Element*>(v[key]) + dim;
-    prefetch_near(reinterpret_cast<const typename Kv::Element*>(v[key + kNearKeys]) + dim);
+    const auto* row = reinterpret_cast<const Element*>(v[key]) + dim;
+    prefetch_near(reinterpret_cast<const Element*>(v[key + kNearKeys]) + dim);
     Vec x[kVecs];
     if constexpr (P == 0) {
       x[0] = Kv::sixteen(row);
@@ -179,7 +186,9 @@ void output_rows(int rows, const float* p, const std::byte* const* v, int first,
   for (; dim + 32 * kPairs <= dim_end; dim += 32 * kPairs) {
     output_tile<Kv, R, kPairs>(p, v, first, last, dim, fresh, ahead, o);
   }
-  for (; dim + 32 <= dim_end; dim += 32) output_tile<Kv, R, 1>(p, v, first, last, dim, fresh, ahead, o);
+  if constexpr (kPairs > 1) {
+    for (; dim + 32 <= dim_end; dim += 32) output_tile<Kv, R, 1>(p, v, first, last, dim, fresh, ahead, o);
+  }
   if (dim < dim_end) output_tile<Kv, R, 0>(p, v, first, last, dim, fresh, ahead, o);
 }
 

@@ -138,43 +138,59 @@ inline void find_visible(const Job& job, const Block& block, Scratch& scratch) {
   }
 }
 
-/// Turns the scores of one row's visible keys into weights, zero elsewhere in the Vecs that hold them, and updates
-/// maximum, sums and output.
-inline void weigh_row(const Job& job, int entry, Scratch& scratch, float* o) {
-  const int first = scratch.first[entry];
-  const int last = scratch.last[entry];
-  float* scores = scratch.scores + 16 + entry * cpu::kScoreStride;
+/// The largest visible score of a row; caps scores, and makes those that the row does not see -inf in the Vecs that
+/// hold visible ones.
+inline float find_top(const Job& job, float* scores, int first, int last) {
   const Vec lowest = set(-__builtin_inff());
-  const int begin = first / 16 * 16;
-
   Vec top = lowest;
-  for (int key = begin; key < last; key += 16) {
+  for (int key = first / 16 * 16; key < last; key += 16) {
     Vec x = load(scores + key);
+    const bool cut = first > key || last < key + 16;
     if (job.softcap > 0.0f) x = mul(set(job.softcap), tanh(mul(x, set(1.0f / job.softcap))));
-    if (first > key || last < key + 16) {
-      x = keep(x, first > key ? first - key : 0, smaller(last - key, 16), lowest);
-    }
-    store(scores + key, x);
+    if (cut) x = keep(x, first > key ? first - key : 0, smaller(last - key, 16), lowest);
+    if (cut || job.softcap > 0.0f) store(scores + key, x);
     top = larger(x, top);  // NaN keeps top
   }
-  const float m_old = scratch.m[entry];
-  const float m_block = largest(top);
-  const float m = m_block > m_old ? m_block : m_old;
-  const float reference = m == -__builtin_inff() ? 0.0f : m;
-  float* sums = scratch.sums + entry * 16;
-  Vec total = load(sums);
-  if (m != m_old && m_old != -__builtin_inff()) {
-    const Vec shrink = exp(set(m_old - reference));
-    total = mul(total, shrink);
-    for (int d = 0; d < job.head_dim; d += 16) store(o + d, mul(load(o + d), shrink));
+  return largest(top);
+}
+
+/// Turns the visible scores of all rows into weights, zero elsewhere in the Vecs that hold them, and updates maxima,
+/// sums and outputs. In three passes over the rows, so that the latencies of one row hide behind the others.
+inline void weigh_block(const Job& job, Scratch& scratch, float* const* o) {
+  const int entries = job.rows * job.group;
+  const auto scores_of = [&](int entry) { return scratch.scores + 16 + entry * cpu::kScoreStride; };
+  for (int entry = 0; entry < entries; ++entry) {
+    scratch.top[entry] = find_top(job, scores_of(entry), scratch.first[entry], scratch.last[entry]);
   }
-  scratch.m[entry] = m;
-  for (int key = begin; key < last; key += 16) {
-    const Vec weights = exp(sub(load(scores + key), set(reference)));
-    store(scores + key, weights);
-    total = add(total, weights);
+  for (int entry = 0; entry < entries; entry += 16) {  // lanes past the last entry compute something unused
+    const Vec m_old = load(scratch.m + entry);
+    const Vec m = larger(load(scratch.top + entry), m_old);
+    const Vec reference = select_below(m, set(-3.4e38f), zero(), m);
+    const Vec shrink = exp(sub(m_old, reference));
+    const Vec unchanged = set(1.0f);  // also for a row without a sum yet
+    store(scratch.shrink + entry,
+          select_below(m_old, m, select_below(m_old, set(-3.4e38f), unchanged, shrink), unchanged));
+    store(scratch.reference + entry, reference);
+    store(scratch.m + entry, m);
   }
-  store(sums, total);
+  for (int entry = 0; entry < entries; ++entry) {
+    const int last = scratch.last[entry];
+    float* scores = scores_of(entry);
+    float* sums = scratch.sums + entry * 16;
+    Vec total = load(sums);
+    if (scratch.shrink[entry] != 1.0f) {
+      const Vec shrink = set(scratch.shrink[entry]);
+      total = mul(total, shrink);
+      for (int d = 0; d < job.head_dim; d += 16) store(o[entry] + d, mul(load(o[entry] + d), shrink));
+    }
+    const Vec reference = set(scratch.reference[entry]);
+    for (int key = scratch.first[entry] / 16 * 16; key < last; key += 16) {
+      const Vec weights = exp(sub(load(scores + key), reference));
+      store(scores + key, weights);
+      total = add(total, weights);
+    }
+    store(sums, total);
+  }
 }
 
 /// Entries [begin, end) in register tiles of equal size, at most `most`: f(entry, rows).
@@ -185,6 +201,35 @@ void each_tile(int count, int most, F f) {
     const int begin = count * tile / tiles;
     f(begin, count * (tile + 1) / tiles - begin);
   }
+}
+
+/// Scores of all rows. Each register tile of rows takes the K tiles that its rows see.
+template <class Kv>
+void score_block(const Job& job, Scratch& scratch, const Block& block, Fetch& ahead) {
+  each_tile(job.rows * job.group, kScoreRows, [&](int entry, int rows) {
+    int first = kBlock, last = 0;
+    for (int r = 0; r < rows; ++r) {
+      if (scratch.first[entry + r] == scratch.last[entry + r]) continue;
+      first = smaller(first, scratch.first[entry + r]);
+      if (scratch.last[entry + r] > last) last = scratch.last[entry + r];
+    }
+    int begin = 0, end = block.tiles.count;
+    while (begin < end && block.tiles.offset[begin] + 16 <= first) ++begin;
+    while (begin < end && block.tiles.offset[end - 1] >= last) --end;
+    score_rows<Kv>(rows, scratch.q + entry * cpu::kRowStride, block.tiles, begin, end, job.head_dim, ahead,
+                   scratch.scores + 16 + entry * cpu::kScoreStride);
+  });
+}
+
+/// Zeroes dims [dim, dim_end) of rows without an output if others of them have one; true when none has.
+inline bool settle_fresh(const bool* fresh, int rows, int dim, int dim_end, float* const* o) {
+  int count = 0;
+  for (int r = 0; r < rows; ++r) count += fresh[r] ? 1 : 0;
+  if (count == rows) return true;
+  for (int r = 0; count > 0 && r < rows; ++r) {
+    for (int d = dim; fresh[r] && d < dim_end; d += 16) store(o[r] + d, zero());
+  }
+  return false;
 }
 
 /// Dims [dim, dim_end) of the weighted sum of V for entries [entry, entry + rows): first what only some of them see
@@ -200,32 +245,22 @@ void add_values(const Scratch& scratch, const Block& block, int entry, int rows,
   if (all_first > all_last) all_last = all_first;
   const float* weights = scratch.scores + 16 + entry * cpu::kScoreStride;
   bool fresh[kOutputRows];
-  int fresh_rows = 0;
+  const auto one_row = [&](int r, int first, int last) {
+    if (first >= last) return;
+    output_rows<Kv>(1, weights + r * cpu::kScoreStride, block.v, first, last, dim, dim_end, fresh[r], ahead, o + r);
+    fresh[r] = false;
+  };
   for (int r = 0; r < rows; ++r) {
     fresh[r] = !scratch.started[entry + r];
-    const int first = scratch.first[entry + r];
-    const int last = smaller(scratch.last[entry + r], all_first);
-    if (first < last) {
-      output_rows<Kv>(1, weights + r * cpu::kScoreStride, block.v, first, last, dim, dim_end, fresh[r], ahead,
-                      o + r);
-      fresh[r] = false;
-    }
-    if (fresh[r]) ++fresh_rows;
+    one_row(r, scratch.first[entry + r], smaller(scratch.last[entry + r], all_first));
   }
   if (all_first < all_last) {
-    if (fresh_rows < rows) {
-      for (int r = 0; r < rows; ++r) {
-        for (int d = dim; fresh[r] && d < dim_end; d += 16) store(o[r] + d, zero());
-      }
-    }
-    output_rows<Kv>(rows, weights, block.v, all_first, all_last, dim, dim_end, fresh_rows == rows, ahead, o);
+    const bool none = settle_fresh(fresh, rows, dim, dim_end, o);
+    output_rows<Kv>(rows, weights, block.v, all_first, all_last, dim, dim_end, none, ahead, o);
+    for (int r = 0; r < rows; ++r) fresh[r] = false;
   }
   for (int r = 0; r < rows; ++r) {
-    const int first = scratch.first[entry + r] > all_last ? scratch.first[entry + r] : all_last;
-    if (first < scratch.last[entry + r]) {
-      output_rows<Kv>(1, weights + r * cpu::kScoreStride, block.v, first, scratch.last[entry + r], dim, dim_end,
-                      fresh[r] && all_first == all_last, ahead, o + r);
-    }
+    one_row(r, scratch.first[entry + r] > all_last ? scratch.first[entry + r] : all_last, scratch.last[entry + r]);
   }
 }
 
@@ -234,33 +269,17 @@ void reduce_block(const Job& job, Scratch& scratch, const Block& block, const Bl
   const int entries = job.rows * job.group;
   find_visible(job, block, scratch);
   const int score_row_tiles = (entries + kScoreRows - 1) / kScoreRows;
-  const int group_size = score_tiles((entries + score_row_tiles - 1) / score_row_tiles);
-  const int groups = (block.tiles.count + group_size - 1) / group_size;
+  const int group = score_tiles((entries + score_row_tiles - 1) / score_row_tiles);
+  const int groups = (block.tiles.count + group - 1) / group;
   Fetch ahead = fetch_runs(block.v_runs, block.runs, std::int64_t{score_row_tiles} * groups * (job.head_dim / 2));
-  each_tile(entries, kScoreRows, [&](int entry, int rows) {
-    int first = kBlock, last = 0;
-    for (int r = 0; r < rows; ++r) {
-      if (scratch.first[entry + r] == scratch.last[entry + r]) continue;
-      first = smaller(first, scratch.first[entry + r]);
-      if (scratch.last[entry + r] > last) last = scratch.last[entry + r];
-    }
-    int begin = 0, end = block.tiles.count;
-    while (begin < end && block.tiles.offset[begin] + 16 <= first) ++begin;
-    while (begin < end && block.tiles.offset[end - 1] >= last) --end;
-    score_rows<Kv>(rows, scratch.q + entry * cpu::kRowStride, block.tiles, begin, end, job.head_dim, ahead,
-                   scratch.scores + 16 + entry * cpu::kScoreStride);
-  });
-  for (int entry = 0; entry < entries; ++entry) {
-    if (scratch.first[entry] < scratch.last[entry]) weigh_row(job, entry, scratch, o[entry]);
-  }
+  score_block<Kv>(job, scratch, block, ahead);
+  weigh_block(job, scratch, o);
   const int output_row_tiles = (entries + kOutputRows - 1) / kOutputRows;
   const int pairs = output_pairs((entries + output_row_tiles - 1) / output_row_tiles);
   const int passes = (job.head_dim + 32 * pairs - 1) / (32 * pairs);
-  if (next != nullptr) {
-    ahead = fetch_runs(next->k_runs, next->runs, std::int64_t{output_row_tiles} * passes * (block.last - block.first));
-  } else {
-    ahead = Fetch{};
-  }
+  ahead = next == nullptr ? Fetch{}
+                          : fetch_runs(next->k_runs, next->runs,
+                                       std::int64_t{output_row_tiles} * passes * (block.last - block.first));
   // A strip of V goes through all rows before the next one, while it is in the nearest cache.
   for (int dim = 0; dim < job.head_dim; dim += kStrip) {
     const int dim_end = smaller(dim + kStrip, job.head_dim);
