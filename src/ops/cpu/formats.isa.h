@@ -18,8 +18,9 @@ enum class Sum {
 };
 
 struct Block {
-  W w[8];  // k-groups; prepared for dot_signed unless the format is kScaleMin
-  F s, t;
+  W w[8];  // k-groups, ready for dot_groups
+  F s, t = f_zero();
+  const W* second_half() const { return w + 4; }
 };
 
 inline void load_nibbles(const std::uint8_t* quants, W (&w)[8]) {
@@ -37,18 +38,19 @@ inline void load_five_bits(const std::uint8_t* quants, W (&w)[8]) {
   for (int g = 0; g < 8; ++g) w[g] = w_fifth(w[g], quants + 256 + 8 * g);
 }
 
-template <int Bias>
-inline void remove_bias(W (&w)[8]) {
+template <int Bits>
+inline void center(W (&w)[8]) {
 #pragma GCC unroll 8
-  for (int g = 0; g < 8; ++g) w[g] = s_from_biased<Bias>(w[g]);
+  for (int g = 0; g < 8; ++g) w[g] = w_center<Bits>(w[g]);
 }
 
 struct Q8_0 {
   static constexpr TileLayout kLayout = kLayoutQ8_0;
   static constexpr Sum kSum = Sum::kScale;
+  static constexpr int kBits = 8;
   static void load(const std::uint8_t* quants, const std::uint8_t* scales, int, Block& b) {
 #pragma GCC unroll 8
-    for (int g = 0; g < 8; ++g) b.w[g] = s_from_i8(w_load(quants + 64 * g));
+    for (int g = 0; g < 8; ++g) b.w[g] = w_from_i8(w_load(quants + 64 * g));
     b.s = f_from_f16(scales);
   }
 };
@@ -56,9 +58,10 @@ struct Q8_0 {
 struct Q4_0 {
   static constexpr TileLayout kLayout = kLayoutQ4_0;
   static constexpr Sum kSum = Sum::kScale;
+  static constexpr int kBits = 4;
   static void load(const std::uint8_t* quants, const std::uint8_t* scales, int, Block& b) {
     load_nibbles(quants, b.w);
-    remove_bias<8>(b.w);
+    center<4>(b.w);
     b.s = f_from_f16(scales);
   }
 };
@@ -66,9 +69,10 @@ struct Q4_0 {
 struct Q5_0 {
   static constexpr TileLayout kLayout = kLayoutQ5_0;
   static constexpr Sum kSum = Sum::kScale;
+  static constexpr int kBits = 5;
   static void load(const std::uint8_t* quants, const std::uint8_t* scales, int, Block& b) {
     load_five_bits(quants, b.w);
-    remove_bias<16>(b.w);
+    center<5>(b.w);
     b.s = f_from_f16(scales);
   }
 };
@@ -76,6 +80,7 @@ struct Q5_0 {
 struct Q4_1 {
   static constexpr TileLayout kLayout = kLayoutQ4_1;
   static constexpr Sum kSum = Sum::kScaleMin;
+  static constexpr int kBits = 4;
   static void load(const std::uint8_t* quants, const std::uint8_t* scales, int, Block& b) {
     load_nibbles(quants, b.w);
     b.s = f_from_f16(scales);
@@ -86,6 +91,7 @@ struct Q4_1 {
 struct Q5_1 {
   static constexpr TileLayout kLayout = kLayoutQ5_1;
   static constexpr Sum kSum = Sum::kScaleMin;
+  static constexpr int kBits = 5;
   static void load(const std::uint8_t* quants, const std::uint8_t* scales, int, Block& b) {
     load_five_bits(quants, b.w);
     b.s = f_from_f16(scales);
@@ -107,6 +113,7 @@ inline void load_k_scales(const std::uint8_t* scales, int index, Block& b) {
 struct Q4_K {
   static constexpr TileLayout kLayout = kLayoutQ4_K;
   static constexpr Sum kSum = Sum::kScaleMin;
+  static constexpr int kBits = 4;
   static void load(const std::uint8_t* quants, const std::uint8_t* scales, int index, Block& b) {
     load_nibbles(quants, b.w);
     load_k_scales(scales, index, b);
@@ -116,6 +123,7 @@ struct Q4_K {
 struct Q5_K {
   static constexpr TileLayout kLayout = kLayoutQ5_K;
   static constexpr Sum kSum = Sum::kScaleMin;
+  static constexpr int kBits = 5;
   static void load(const std::uint8_t* quants, const std::uint8_t* scales, int index, Block& b) {
     load_five_bits(quants, b.w);
     load_k_scales(scales, index, b);
@@ -125,6 +133,7 @@ struct Q5_K {
 struct Q6_K {
   static constexpr TileLayout kLayout = kLayoutQ6_K;
   static constexpr Sum kSum = Sum::kTwoScales;
+  static constexpr int kBits = 6;
   static void load(const std::uint8_t* quants, const std::uint8_t* scales, int index, Block& b) {
     load_nibbles(quants, b.w);
     const W upper[2] = {w_load(quants + 256), w_load(quants + 320)};
@@ -135,7 +144,7 @@ struct Q6_K {
       b.w[4 * h + 2] = w_sixth<2>(b.w[4 * h + 2], upper[h]);
       b.w[4 * h + 3] = w_sixth<3>(b.w[4 * h + 3], upper[h]);
     }
-    remove_bias<32>(b.w);
+    center<6>(b.w);
     const F d = f_from_f16(scales);
     b.s = f_mul(d, f_from_i(i_from_i8(scales + 32 + 32 * index)));
     b.t = f_mul(d, f_from_i(i_from_i8(scales + 48 + 32 * index)));

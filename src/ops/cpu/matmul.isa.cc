@@ -20,61 +20,55 @@ namespace segue::ops::ISA {
 namespace {
 
 #if defined(ISA_avx512)
+constexpr core::IsaLevel kLevel = core::IsaLevel::kAvx512;
 constexpr int kPanelRows = 16;
 constexpr int kFewRows = 9;  // a verify step of eight drafts
-constexpr core::IsaLevel kLevel = core::IsaLevel::kAvx512;
+constexpr int kSideBySide = 4;
 #elif defined(ISA_avx2)
-constexpr int kPanelRows = 4;
-constexpr int kFewRows = 1;
 constexpr core::IsaLevel kLevel = core::IsaLevel::kAvx2;
+constexpr int kPanelRows = 4;
+constexpr int kFewRows = 4;
+constexpr int kSideBySide = 4;
 #elif defined(ISA_neon)
-constexpr int kPanelRows = 4;
-constexpr int kFewRows = 1;
 constexpr core::IsaLevel kLevel = core::IsaLevel::kNeon;
+constexpr int kPanelRows = 4;
+constexpr int kFewRows = 4;
+constexpr int kSideBySide = 2;
 #else
+constexpr core::IsaLevel kLevel = core::IsaLevel::kPortable;
 constexpr int kPanelRows = 4;
 constexpr int kFewRows = 1;
-constexpr core::IsaLevel kLevel = core::IsaLevel::kPortable;
+constexpr int kSideBySide = 1;
 #endif
 
 constexpr int kUnpackedBytes = 512 + 128;  // of one block: w, s, t
 
-/// Rows whose dot products advance side by side, so that the instructions of one chain are not all
-/// waiting for each other in the scheduler: with one row after the other it fills up and half of
-/// the issue slots are lost.
-constexpr int kSideBySide = 4;
-
+/// kSideBySide rows advance together, so that the instructions of one chain are not all waiting for
+/// each other in the scheduler: with one row after the other it fills up and half of the issue
+/// slots are lost.
+///
 /// Adds one block's contribution for R rows from row `first` of a panel of M. `x` is the panel's
 /// record of this block.
-template <Sum Kind, int M, int R>
+template <Sum Kind, int Bits, int M, int R, class Block>
 [[gnu::always_inline]] inline void accumulate_some(const Block& b, const std::uint8_t* x, int first,
                                                    F* acc) {
   const std::uint8_t* q = x + kBlock * first;
-  const std::uint8_t* factors =
-      x + kBlock * M + 4 * first;  // scale, scale * sum, then three start values
+  const std::uint8_t* factors = x + kBlock * M + 4 * first;  // scale, scale * sum, start values
   I dot[R], second[R];
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
-    if constexpr (Kind == Sum::kScale) dot[r] = dot_start(factors + 8 * M + 4 * r);
+    if constexpr (Kind == Sum::kScale) dot[r] = dot_start<Bits>(factors + 8 * M + 4 * r);
     if constexpr (Kind == Sum::kScaleMin) dot[r] = i_zero();
     if constexpr (Kind == Sum::kTwoScales) {
-      dot[r] = dot_start(factors + 12 * M + 4 * r);
-      second[r] = dot_start(factors + 16 * M + 4 * r);
+      dot[r] = dot_start<Bits>(factors + 12 * M + 4 * r);
+      second[r] = dot_start<Bits>(factors + 16 * M + 4 * r);
     }
   }
-#pragma GCC unroll 8
-  for (int g = 0; g < 8; ++g) {
-#pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) {
-      const std::uint8_t* x4 = q + kBlock * r + 4 * g;
-      if constexpr (Kind == Sum::kScaleMin) {
-        dot[r] = dot_unsigned(dot[r], b.w[g], x4);
-      } else if (Kind == Sum::kScale || g < 4) {
-        dot[r] = dot_signed(dot[r], b.w[g], x4);
-      } else {
-        second[r] = dot_signed(second[r], b.w[g], x4);
-      }
-    }
+  if constexpr (Kind == Sum::kTwoScales) {
+    dot_groups<Bits, R, 4>(b.w, q, dot);
+    dot_groups<Bits, R, 4>(b.second_half(), q + 16, second);
+  } else {
+    dot_groups<Bits, R, 8>(b.w, q, dot);
   }
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
@@ -82,16 +76,17 @@ template <Sum Kind, int M, int R>
     F scaled = f_mul(f_from_i(dot[r]), b.s);
     if constexpr (Kind == Sum::kTwoScales) scaled = f_fma(f_from_i(second[r]), b.t, scaled);
     acc[r] = f_fma(scaled, scale, acc[r]);
-    if constexpr (Kind == Sum::kScaleMin)
+    if constexpr (Kind == Sum::kScaleMin) {
       acc[r] = f_fma(b.t, f_set(load_f32(factors + 4 * M + 4 * r)), acc[r]);
+    }
   }
 }
 
-template <Sum Kind, int M, int First = 0>
+template <Sum Kind, int Bits, int M, int First = 0, class Block>
 [[gnu::always_inline]] inline void accumulate(const Block& b, const std::uint8_t* x, F (&acc)[M]) {
   constexpr int kRows = M - First < kSideBySide ? M - First : kSideBySide;
-  accumulate_some<Kind, M, kRows>(b, x, First, acc + First);
-  if constexpr (First + kRows < M) accumulate<Kind, M, First + kRows>(b, x, acc);
+  accumulate_some<Kind, Bits, M, kRows>(b, x, First, acc + First);
+  if constexpr (First + kRows < M) accumulate<Kind, Bits, M, First + kRows>(b, x, acc);
 }
 
 template <int M>
@@ -140,7 +135,7 @@ void run_few_rows(const TileRun& r) {
         prefetch_lines(ahead, kBlockBytes);
         ahead += kBlockBytes;
         Format::load(quants, scales, index, b);
-        accumulate<Format::kSum, M>(b, x, acc);
+        accumulate<Format::kSum, kernel_bits(Format::kBits), M>(b, x, acc);
         quants += kLayout.quant_bytes;
         x += kRowBlockBytes * M;
       }
@@ -162,13 +157,25 @@ void unpack_tile(const std::uint8_t* tile, std::int64_t blocks, std::uint8_t* ou
 #pragma GCC unroll 8
       for (int g = 0; g < 8; ++g) w_store(out + 64 * g, b.w[g]);
       f_store(out + 512, b.s);
-      if constexpr (Format::kSum != Sum::kScale) f_store(out + 576, b.t);
+      f_store(out + 576, b.t);
       quants += kLayout.quant_bytes;
       out += kUnpackedBytes;
     }
     scales += kLayout.scale_bytes;
   }
 }
+
+/// A block in the buffer; its weights are loaded where they are used, as not every level has the
+/// registers to hold them.
+struct UnpackedBlock {
+  struct Weights {
+    const std::uint8_t* p;
+    W operator[](int g) const { return w_load(p + 64 * g); }
+  };
+  Weights w;
+  F s, t;
+  Weights second_half() const { return {w.p + 256}; }
+};
 
 struct PanelRun {
   const std::uint8_t* weights;  // one unpacked tile
@@ -181,7 +188,7 @@ struct PanelRun {
   int next_bytes;            // per block (or input); 0: nothing to prefetch
 };
 
-template <Sum Kind, int M>
+template <Sum Kind, int Bits, int M>
 void run_panel(const PanelRun& p) {
   F acc[M];
 #pragma GCC unroll 16
@@ -192,12 +199,8 @@ void run_panel(const PanelRun& p) {
   for (std::int64_t block = 0; block < p.count; ++block) {
     prefetch_lines(next, p.next_bytes);
     next += p.next_bytes;
-    Block b;
-#pragma GCC unroll 8
-    for (int g = 0; g < 8; ++g) b.w[g] = w_load(weights + 64 * g);
-    b.s = f_load(weights + 512);
-    if constexpr (Kind != Sum::kScale) b.t = f_load(weights + 576);
-    accumulate<Kind, M>(b, x, acc);
+    const UnpackedBlock b{{weights}, f_load(weights + 512), f_load(weights + 576)};
+    accumulate<Kind, Bits, M>(b, x, acc);
     weights += kUnpackedBytes;
     x += kRowBlockBytes * M;
   }
@@ -225,10 +228,10 @@ void run_float_panel(const PanelRun& p) {
   store_rows(acc, p.y, p.y_stride, p.outputs);
 }
 
-template <Sum Kind, int M = kPanelRows>
+template <Sum Kind, int Bits, int M = kPanelRows>
 void dispatch_panel(int rows, const PanelRun& p) {
-  if (rows == M) return run_panel<Kind, M>(p);
-  if constexpr (M > 1) dispatch_panel<Kind, M - 1>(rows, p);
+  if (rows == M) return run_panel<Kind, Bits, M>(p);
+  if constexpr (M > 1) dispatch_panel<Kind, Bits, M - 1>(rows, p);
 }
 
 template <class Format, int M = kPanelRows>
@@ -263,7 +266,7 @@ void run_rows(const TileRun& r) {
                        .outputs = outputs_of_tile(r, tile),
                        .next = stored + r.tile_bytes,
                        .next_bytes = row == 0 ? static_cast<int>(r.tile_bytes / blocks) : 0};
-      dispatch_panel<Format::kSum>(rows_of_panel(r, row), p);
+      dispatch_panel<Format::kSum, kernel_bits(Format::kBits)>(rows_of_panel(r, row), p);
     }
   }
 }

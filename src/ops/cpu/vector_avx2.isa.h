@@ -17,7 +17,6 @@ struct I {
   __m256i lo, hi;
 };
 using W = I;
-using S = I;
 
 inline F f_zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 inline F f_set(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
@@ -135,26 +134,62 @@ inline W w_sixth(W a, W upper) {
   return {half_sixth<J>(a.lo, upper.lo), half_sixth<J>(a.hi, upper.hi)};
 }
 
-template <int Bias>
-inline S s_from_biased(W a) {
-  const __m256i bias = _mm256_set1_epi8(Bias);
-  return {_mm256_sub_epi8(a.lo, bias), _mm256_sub_epi8(a.hi, bias)};
+template <int Bits>
+inline W w_center(W a) {
+  return a;  // stays unsigned: dot_start takes the bias off
 }
-inline S s_from_i8(W a) { return a; }
-inline I dot_start(const void*) { return i_zero(); }
-inline __m256i half_dot(__m256i acc, __m256i w, __m256i x) {
-  const __m256i pairs = _mm256_maddubs_epi16(w, x);
+inline W w_from_i8(W a) { return a; }
+constexpr int kernel_bits(int bits) { return bits; }
+template <int Bits>
+inline I dot_start(const void* minus_128_sum) {
+  if constexpr (Bits == 8) return i_zero();
+  const __m256i start = _mm256_srai_epi32(_mm256_set1_epi32(load_i32(minus_128_sum)), 8 - Bits);
+  return {start, start};
+}
+
+inline __m256i widen_add(__m256i acc, __m256i pairs) {
   return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
-/// |w| <= 128 and |x| <= 127, so that a pair of products stays below 2^15.
-inline I dot_signed(I acc, S w, const void* x4) {
+
+/// int8 weights: |w| <= 128 and |x| <= 127, so that a pair of products stays below 2^15.
+inline I dot_i8(I acc, W w, const void* x4) {
   const __m256i x = _mm256_set1_epi32(load_i32(x4));
-  return {half_dot(acc.lo, _mm256_abs_epi8(w.lo), _mm256_sign_epi8(x, w.lo)),
-          half_dot(acc.hi, _mm256_abs_epi8(w.hi), _mm256_sign_epi8(x, w.hi))};
+  return {
+      widen_add(acc.lo, _mm256_maddubs_epi16(_mm256_abs_epi8(w.lo), _mm256_sign_epi8(x, w.lo))),
+      widen_add(acc.hi, _mm256_maddubs_epi16(_mm256_abs_epi8(w.hi), _mm256_sign_epi8(x, w.hi)))};
 }
-inline I dot_unsigned(I acc, W w, const void* x4) {
-  const __m256i x = _mm256_set1_epi32(load_i32(x4));
-  return {half_dot(acc.lo, w.lo, x), half_dot(acc.hi, w.hi, x)};
+
+/// Unsigned weights below 2^Bits: pairs of products of up to 2^(7 - Bits) groups fit 16 bits
+/// together (2 * 127 * 15 * 8, 2 * 127 * 31 * 4, 2 * 127 * 63 * 2 < 2^15) before they are widened.
+template <int Bits, int R, int Groups, class Weights>
+inline void dot_groups(const Weights& w, const std::uint8_t* x, I (&dot)[R]) {
+  constexpr int kTogether = Bits == 8 ? 1 : (1 << (7 - Bits)) < Groups ? 1 << (7 - Bits) : Groups;
+#pragma GCC unroll 8
+  for (int first = 0; first < Groups; first += kTogether) {
+    if constexpr (Bits == 8) {
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) dot[r] = dot_i8(dot[r], w[first], x + 32 * r + 4 * first);
+    } else {
+      I pairs[R];
+#pragma GCC unroll 8
+      for (int g = first; g < first + kTogether; ++g) {
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) {
+          const __m256i x4 = _mm256_set1_epi32(load_i32(x + 32 * r + 4 * g));
+          const I p = {_mm256_maddubs_epi16(w[g].lo, x4), _mm256_maddubs_epi16(w[g].hi, x4)};
+          pairs[r] = g == first ? p
+                                : I{_mm256_add_epi16(pairs[r].lo, p.lo),
+                                    _mm256_add_epi16(pairs[r].hi, p.hi)};
+          // Keeps g++ from adding the products as a tree: it would spill all of them first.
+          asm("" : "+x"(pairs[r].lo), "+x"(pairs[r].hi));
+        }
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) {
+        dot[r] = {widen_add(dot[r].lo, pairs[r].lo), widen_add(dot[r].hi, pairs[r].hi)};
+      }
+    }
+  }
 }
 
 }  // namespace

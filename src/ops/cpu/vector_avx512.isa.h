@@ -13,7 +13,6 @@ namespace {
 using F = __m512;
 using I = __m512i;
 using W = __m512i;
-using S = __m512i;
 
 inline F f_zero() { return _mm512_setzero_ps(); }
 inline F f_set(float x) { return _mm512_set1_ps(x); }
@@ -88,20 +87,23 @@ inline W w_sixth(W a, W upper) {
   return _mm512_ternarylogic_epi32(a, placed, _mm512_set1_epi8(0x30), 0xf8);  // a | (placed & 0x30)
 }
 
-template <int Bias>
-inline S s_from_biased(W a) {
-  return _mm512_add_epi8(a, _mm512_set1_epi8(static_cast<char>(128 - Bias)));
+template <int Bits>
+inline W w_center(W a) {
+  return _mm512_add_epi8(a, _mm512_set1_epi8(static_cast<char>(128 - (1 << (Bits - 1)))));
 }
-inline S s_from_i8(W a) { return _mm512_xor_si512(a, _mm512_set1_epi8(static_cast<char>(0x80))); }
-inline I dot_start(const void* minus_128_sum) { return _mm512_set1_epi32(load_i32(minus_128_sum)); }
+inline W w_from_i8(W a) { return _mm512_xor_si512(a, _mm512_set1_epi8(static_cast<char>(0x80))); }
+constexpr int kernel_bits(int) { return 8; }
+template <int Bits>
+inline I dot_start(const void* minus_128_sum) {
+  return _mm512_set1_epi32(load_i32(minus_128_sum));
+}
 /// The four bytes at x4 are broadcast by the instruction itself, a form that g++ 12 does not find
 /// from intrinsics.
-inline I dot_signed(I acc, S w, const void* x4) {
+inline I dot4(I acc, W w, const void* x4) {
   typedef std::int32_t Bytes __attribute__((may_alias));
   asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(w), "m"(*static_cast<const Bytes*>(x4)));
   return acc;
 }
-inline I dot_unsigned(I acc, W w, const void* x4) { return dot_signed(acc, w, x4); }
 
 }  // namespace
 }  // namespace segue::ops::ISA

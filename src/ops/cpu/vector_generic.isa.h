@@ -30,7 +30,6 @@ struct I {
 struct W {
   u8x16 v[4];
 };
-using S = W;
 
 template <class T, class Fn>
 inline T each(Fn fn) {
@@ -204,22 +203,24 @@ template <int J>
 inline W w_sixth(W a, W upper) {
   return each<W>([&](int i) { return a.v[i] | (((upper.v[i] >> (2 * J)) & 3) << 4); });
 }
-template <int Bias>
-inline S s_from_biased(W a) {
-  return each<W>([&](int i) { return a.v[i] - static_cast<std::uint8_t>(Bias); });
+template <int Bits>
+inline W w_center(W a) {
+  return each<W>([&](int i) { return a.v[i] - static_cast<std::uint8_t>(1 << (Bits - 1)); });
 }
-inline S s_from_i8(W a) { return a; }
-inline I dot_start(const void*) { return i_zero(); }
+inline W w_from_i8(W a) { return a; }
+constexpr int kernel_bits(int) { return 8; }
+template <int Bits>
+inline I dot_start(const void*) {
+  return i_zero();
+}
 
 #if defined(ISA_neon)
-inline I dot_signed(I acc, S w, const void* x4) {
+inline I dot4(I acc, W w, const void* x4) {
   const int8x16_t x = vreinterpretq_s8_s32(vdupq_n_s32(load_i32(x4)));
   return each<I>([&](int i) {
     return cast<i32x4>(vdotq_s32(cast<int32x4_t>(acc.v[i]), cast<int8x16_t>(w.v[i]), x));
   });
 }
-/// Unsigned weights are below 64, so they are also signed ones.
-inline I dot_unsigned(I acc, W w, const void* x4) { return dot_signed(acc, w, x4); }
 #else
 /// Four products per output: bytes as the two halves of 16-bit lanes (a product fits), then the two
 /// 16-bit products of an output as the halves of its 32-bit lane.
@@ -228,7 +229,7 @@ inline i32x4 quarter_dot(i32x4 acc, i16x8 even, i16x8 odd, i16x8 x_even, i16x8 x
   return acc + (cast<i32x4>(cast<u32x4>(p) << 16) >> 16) + (p >> 16) +
          (cast<i32x4>(cast<u32x4>(q) << 16) >> 16) + (q >> 16);
 }
-inline I dot_signed(I acc, S w, const void* x4) {
+inline I dot4(I acc, W w, const void* x4) {
   std::int8_t x[4];
   std::memcpy(x, x4, 4);
   const i16x8 x_even = {x[0], x[2], x[0], x[2], x[0], x[2], x[0], x[2]};
@@ -239,7 +240,6 @@ inline I dot_signed(I acc, S w, const void* x4) {
                        x_odd);
   });
 }
-inline I dot_unsigned(I acc, W w, const void* x4) { return dot_signed(acc, w, x4); }  // below 64
 #endif
 
 }  // namespace
