@@ -372,6 +372,11 @@ Result<core::Json> run_exactness(const ExactnessOptions& options) {
     const Result<const attention::Kernel*> found = attention::find_kernel(options.kernel);
     if (!found.ok()) return found.error();
     kernel = *found;
+    if (kernel->launch == nullptr) {
+      return Error{
+          ErrorCode::kUnsupported,
+          fmt::format("kernel '{}' runs on a GPU; this command runs the CPU's", options.kernel)};
+    }
   }
   const int threads =
       std::max(options.threads > 0 ? options.threads : core::cpu_facts().logical_cpus, 2);

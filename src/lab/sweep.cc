@@ -349,6 +349,11 @@ Result<core::Json> run_sweep(const SweepOptions& options) {
     const Result<const attention::Kernel*> found = attention::find_kernel(options.kernel);
     if (!found.ok()) return found.error();
     kernel = *found;
+    if (kernel->launch == nullptr) {
+      return Error{
+          ErrorCode::kUnsupported,
+          fmt::format("kernel '{}' runs on a GPU; this command runs the CPU's", options.kernel)};
+    }
   }
   core::ThreadPool pool(options.threads > 0 ? options.threads : core::cpu_facts().logical_cpus);
   const double peak = peak_gflops(pool);
