@@ -40,12 +40,14 @@ std::vector<IsaLevel> levels() {
 /// may read.
 class RandomTensor {
  public:
-  RandomTensor(DType dtype, std::int64_t inputs, std::int64_t outputs, unsigned seed)
+  /// `fill` >= 0: every byte but the f16 factors is that one.
+  RandomTensor(DType dtype, std::int64_t inputs, std::int64_t outputs, unsigned seed, int fill = -1)
       : random_(seed) {
     const core::DTypeInfo info = core::dtype_info(dtype);
     const std::int64_t blocks = inputs / info.block_elements * outputs;
     bytes_.resize(static_cast<std::size_t>(blocks * info.block_bytes));
-    for (auto& byte : bytes_) byte = static_cast<std::uint8_t>(random_());
+    for (auto& byte : bytes_)
+      byte = static_cast<std::uint8_t>(fill >= 0 ? static_cast<unsigned>(fill) : random_());
     for (std::int64_t block = 0; block < blocks; ++block)
       set_factors(dtype, bytes_.data() + block * info.block_bytes);
     view_.name = "random";
@@ -181,6 +183,35 @@ TEST_F(MatrixTest, ProductsAreWithinRoundingOfTheDoubleReference) {
     }
   }
   std::cout << "worst error / bound: " << worst << "\n";
+}
+
+TEST_F(MatrixTest, ExtremeWeightsAndActivationsDoNotOverflow) {
+  for (const DType dtype : kWeightTypes) {
+    if (core::dtype_info(dtype).block_elements == 1) continue;
+    for (const int fill : {0x00, 0x7f, 0x80, 0xff}) {
+      const RandomTensor tensor(dtype, 256, 17, 20, fill);
+      for (const float sign : {1.0f, -1.0f}) {
+        const std::vector<float> x(256, sign * 0.7f);
+        const reference::QuantisedRow q = reference::quantise(x.data(), 256);
+        std::vector<double> expected, bounds;
+        for (std::int64_t row = 0; row < 2; ++row) {
+          for (std::int64_t output = 0; output < 17; ++output) {
+            const reference::Sum sum = reference::dot(tensor.view(), output, q);
+            expected.push_back(sum.value);
+            bounds.push_back(core::summation_bound(sum.terms, sum.absolute));
+          }
+        }
+        std::vector<float> both = x;
+        both.insert(both.end(), x.begin(), x.end());
+        for (IsaLevel isa : levels()) {
+          const Matrix w = prepare(tensor.view(), isa);
+          const core::Verdict verdict =
+              core::within_bounds(product(w, both.data(), 2, pool_), expected, bounds);
+          EXPECT_TRUE(verdict.ok) << name_of({dtype, 256, 17}, isa) << ": " << verdict.message;
+        }
+      }
+    }
+  }
 }
 
 TEST_F(MatrixTest, ARowHasTheSameBitsAloneAndBesideOthers) {
