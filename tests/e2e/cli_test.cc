@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program as scripts see it: exit codes, messages, JSON documents, on a small random model.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <fstream>
+
+#include "core/file.h"
+#include "core/json.h"
+#include "e2e/tiny_model.h"
+
+namespace segue::e2e {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+struct Outcome {
+  int code = -1;
+  std::string output;  // standard output and standard error
+};
+
+/// Runs the program through the shell; `arguments` is quoted by the caller.
+Outcome run(const std::string& arguments) {
+  Outcome result;
+  FILE* pipe = popen(fmt::format("{} {} 2>&1 < /dev/null", SEGUE_PROGRAM, arguments).c_str(), "r");
+  EXPECT_NE(pipe, nullptr);
+  std::array<char, 4096> buffer;
+  for (std::size_t got; (got = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) {
+    result.output.append(buffer.data(), got);
+  }
+  const int status = pclose(pipe);
+  result.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return result;
+}
+
+core::Json json_of(const std::string& text) {
+  Result<core::Json> json = core::Json::parse(text);
+  EXPECT_TRUE(json.ok()) << text.substr(0, 400);
+  return json.ok() ? std::move(json).value() : core::Json();
+}
+
+const core::Json& at(const core::Json& json, std::string_view path) {
+  static const core::Json kNothing;
+  const core::Json* here = &json;
+  while (here != nullptr && !path.empty()) {
+    const std::size_t dot = std::min(path.find('.'), path.size());
+    here = here->find(path.substr(0, dot));
+    path.remove_prefix(std::min(path.size(), dot + 1));
+  }
+  return here == nullptr ? kNothing : *here;
+}
+
+class Cli : public testing::Test {
+ protected:
+  std::string model = write_tiny({});
+  std::string run_model = "run -m " + model + " ";
+};
+
+TEST_F(Cli, UsageErrorsExitWithTwoAndNameTheFlag) {
+  for (const auto& [arguments, part] : std::vector<std::pair<std::string, std::string>>{
+           {"", "Commands"},
+           {"dance", "no command 'dance'"},
+           {"run", "--model"},
+           {run_model, "-p TEXT"},
+           {run_model + "-p x --frobnicate", "frobnicate"},
+           {run_model + "-p x -n -2", "-n"},
+           {run_model + "-p x -n 1e3", "1e3"},
+           {run_model + "-p x --temperature nan", "--temperature"},
+           {run_model + "-p x --temperature -1", "--temperature"},
+           {run_model + "-p x --top-p 1.5", "--top-p"},
+           {run_model + "-p x --spec medusa", "off, ngram, auto"},
+           {run_model + "-p x --policy fast", "pr45450"},
+           {run_model + "-p x --kv int3", "bf16"},
+           {run_model + "-p x --page-size 12", "multiple"},
+           {run_model + "-p x --draft-tokens 9", "--draft-tokens"},
+           {run_model + "-p x --kernel nothing", "reference"},
+           {run_model + "-p x --ctx 1000000", "2048"},
+           {run_model + "-p x --prompt-file y", "exclude"},
+           {run_model + "-p x --system y", "--chat"},
+           {"explain --shape 16,7,256", "7"},
+           {"explain --shape banana", "banana"},
+           {"explain", "--shape"},
+           {"sweep --shape 4,1,100", "100"},
+           {"sweep --shape 4,1,64 --rows 0", "--rows"},
+           {"sweep --shape 4,1,64 --depths 512,,1024", "--depths"},
+           {"ladder -m " + model + " --spec ngram:99", "ngram:1"},
+       }) {
+    const Outcome result = run(arguments);
+    EXPECT_EQ(result.code, 2) << arguments << "\n" << result.output;
+    EXPECT_THAT(result.output, HasSubstr(part)) << arguments;
+  }
+}
+
+TEST_F(Cli, FailuresExitWithOneAndNameTheThing) {
+  const std::string empty = temporary_path("empty.gguf");
+  std::ofstream(empty).flush();
+  const std::string text = temporary_path("text.gguf");
+  std::ofstream(text) << "this is not a model";
+  for (const auto& [arguments, part] : std::vector<std::pair<std::string, std::string>>{
+           {"run -m /nonexistent.gguf -p x", "/nonexistent.gguf"},
+           {"run -m / -p x", "regular file"},
+           {"run -m " + empty + " -p x", "empty.gguf"},
+           {"run -m " + text + " -p x", "text.gguf"},
+           {"inspect " + text, "text.gguf"},
+           {run_model + "--prompt-file /nonexistent.txt", "/nonexistent.txt"},
+           {run_model + "-p x -n 1 --json /nonexistent/out.json", "/nonexistent/out.json"},
+           {run_model + "-p x -n 1 --json /dev/full", "/dev/full"},
+           {run_model + "-p x -n 1 --trace /dev/full", "/dev/full"},
+           {run_model + "-p 'a longer prompt' --ctx 8", "context holds 8"},
+           {"run -m " + model + " --chat", ""},
+           {"ladder -m " + model + " --depths 100000", "2048"},
+       }) {
+    const Outcome result = run(arguments);
+    if (part.empty()) continue;
+    EXPECT_EQ(result.code, 1) << arguments << "\n" << result.output;
+    EXPECT_THAT(result.output, HasSubstr(part)) << arguments;
+  }
+}
+
+TEST_F(Cli, TruncatedModelsAreRefusedAtEveryLength) {
+  const Result<std::string> bytes = core::read_file(model);
+  ASSERT_TRUE(bytes.ok());
+  const std::string path = temporary_path("cut.gguf");
+  for (std::size_t size = 0; size < bytes->size(); size += bytes->size() / 12 + 1) {
+    ASSERT_TRUE(core::write_file(path, std::string_view(*bytes).substr(0, size)).ok());
+    EXPECT_EQ(run("run -m " + path + " -p x -n 1").code, 1) << size;
+  }
+}
+
+TEST_F(Cli, RunWritesTheDocumentThatScriptsRead) {
+  const std::string trace = temporary_path("trace.jsonl");
+  const Outcome result = run(run_model +
+                         "-p 'ababababab' -n 12 --ignore-eos --spec ngram --draft-tokens 4 "
+                         "--logits-hash --quiet --json - --trace " +
+                         trace);
+  ASSERT_EQ(result.code, 0) << result.output;
+  const core::Json json = json_of(result.output);
+  EXPECT_EQ(at(json, "tokens").as_array()->size(), 12u);
+  EXPECT_EQ(*at(json, "prompt_tokens").as_int(), 11);
+  EXPECT_EQ(*at(json, "finish_reason").as_string(), "length");
+  EXPECT_EQ(at(json, "logits_hash").as_string()->size(), 16u);
+  for (const char* field :
+       {"text", "stats.load_s", "stats.prefill_tokens_per_s", "stats.decode_tokens_per_s",
+        "stats.drafted", "stats.accepted", "stats.accepted_per_position",
+        "stats.drafted_per_position", "stats.mean_acceptance_length", "stats.k_histogram",
+        "stats.time_s.draft", "stats.time_s.verify", "stats.time_s.other", "settings.spec",
+        "machine.cpu", "build.commit"}) {
+    EXPECT_FALSE(at(json, field).is_null()) << field;
+  }
+  const Result<std::string> lines = core::read_file(trace);
+  ASSERT_TRUE(lines.ok());
+  const core::Json first = json_of(lines->substr(0, lines->find('\n')));
+  for (const char* field : {"rows", "depth", "k", "accepted", "groups", "us"}) {
+    EXPECT_FALSE(at(first, field).is_null()) << field;
+  }
+}
+
+TEST_F(Cli, BatchAnswersEveryLineInOrderAndRefusesUnknownFields) {
+  const std::string requests = temporary_path("requests.jsonl");
+  std::ofstream(requests)
+      << R"({"prompt": "abc", "n": 3, "ignore_eos": true})"
+         "\n\n"
+      << R"({"prompt": "xyz", "n": 5, "ignore_eos": true, "temperature": 0.8, "seed": 3})"
+         "\n";
+  const Outcome result = run("batch -m " + model + " --quiet --requests " + requests);
+  ASSERT_EQ(result.code, 0) << result.output;
+  const std::size_t line = result.output.find('\n');
+  EXPECT_EQ(at(json_of(result.output.substr(0, line)), "tokens").as_array()->size(), 3u);
+  EXPECT_EQ(at(json_of(result.output.substr(line + 1)), "tokens").as_array()->size(), 5u);
+  std::ofstream(requests) << R"({"prompt": "abc", "temprature": 1})"
+                             "\n";
+  const Outcome typo = run("batch -m " + model + " --quiet --requests " + requests);
+  EXPECT_EQ(typo.code, 2);
+  EXPECT_THAT(typo.output, AllOf(HasSubstr("line 1"), HasSubstr("temprature")));
+  std::ofstream(requests) << "{broken\n";
+  EXPECT_EQ(run("batch -m " + model + " --quiet --requests " + requests).code, 1);
+}
+
+TEST_F(Cli, ExplainNamesClausesAndWorkgroupsOfThePublishedCase) {
+  const auto explain = [](const std::string& flags) {
+    return json_of(run("explain --shape 16,8,256 --depth 32768 --quiet --json - " + flags).output);
+  };
+  EXPECT_EQ(*at(explain("--policy stock --rows 2"), "workgroups").as_int(), 8);
+  EXPECT_EQ(*at(explain("--policy stock --rows 1"), "workgroups").as_int(), 128);
+  EXPECT_THAT(run("explain --shape 16,8,256 --policy stock --rows 2").output,
+              HasSubstr("max_seqlen_q > 1"));
+  EXPECT_THAT(run("explain --shape 16,8,256 --policy stock --batch 64").output,
+              HasSubstr("seq_threshold_3D"));
+  EXPECT_THAT(run("explain --shape 16,8,256 --policy pr45450 --decode-rows 2 --rows 2").output,
+              testing::ContainsRegex("path +segmented"));
+}
+
+TEST_F(Cli, LadderMeasuresEveryCellAndSolvesForBreakEven) {
+  const Outcome result = run("ladder -m " + model +
+                         " --depths 64,300 --spec off,ngram:2,auto --policies segue,stock "
+                         "--rounds 2 --tokens 16 --synthetic-acceptance 0.8,0.5 --quiet --json -");
+  ASSERT_EQ(result.code, 0) << result.output;
+  const core::Json json = json_of(result.output);
+  const core::Json::Array* rows = at(json, "rows").as_array();
+  ASSERT_NE(rows, nullptr);
+  EXPECT_EQ(rows->size(), 12u);
+  for (const core::Json& row : *rows) {
+    EXPECT_EQ(at(row, "tokens_per_s.samples").as_array()->size(), 2u);
+    EXPECT_EQ(at(row, "groups").as_array()->size(), 2u);
+    EXPECT_FALSE(at(row, "ratio_to_off.low95").is_null());
+    EXPECT_NE(row.find("break_even_acceptance"), nullptr);
+  }
+}
+
+TEST_F(Cli, EveryCommandHasHelpWithExamples) {
+  for (const char* command : {"run", "batch", "ladder", "sweep", "exactness", "explain", "kernels",
+                              "inspect", "tokenize", "eval"}) {
+    const Outcome result = run(fmt::format("{} --help", command));
+    EXPECT_EQ(result.code, 0) << command;
+    EXPECT_THAT(result.output, AllOf(HasSubstr("Examples:"), HasSubstr("--json"),
+                                     HasSubstr("--quiet"), HasSubstr("--threads")));
+  }
+  EXPECT_THAT(run("--version").output, HasSubstr("segue 0."));
+}
+
+TEST_F(Cli, EmptyPromptsAndZeroTokensAreAllowed) {
+  EXPECT_EQ(run(run_model + "-p '' -n 2 --quiet").code, 0);
+  EXPECT_EQ(run(run_model + "-p x -n 0 --quiet").code, 0);
+}
+
+}  // namespace
+}  // namespace segue::e2e
