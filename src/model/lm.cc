@@ -31,14 +31,7 @@ void grow(std::vector<T>& buffer, std::int64_t size) {
 
 }  // namespace
 
-attention::DeviceFacts cpu_device(int threads) {
-  attention::DeviceFacts facts;
-  facts.kind = attention::DeviceKind::kCpu;
-  facts.name = core::cpu_facts().model;
-  facts.workgroups = threads;
-  facts.multiprocessors = threads;
-  return facts;
-}
+attention::DeviceFacts cpu_device(int threads) { return attention::cpu_device(threads); }
 
 struct LanguageModel::Impl {
   Impl(core::ThreadPool& pool_in, core::IsaLevel isa_in)
