@@ -327,7 +327,9 @@ inline void quantise_block(const float* x, std::uint8_t* q, std::uint8_t* factor
           qb = i_and(f_round(f_mul(b, inverse)), mask);
   i_store_i8(q, qa);
   i_store_i8(q + 16, qb);
-  const std::int32_t first = i_sum(qa), second = i_sum(qb);
+  // Both sums in one: each is within 16 * 127, so the first is the low half, sign and all.
+  const std::int32_t both = i_sum(i_add(qa, i_shl<16>(qb)));
+  const std::int32_t first = static_cast<std::int16_t>(both), second = (both - first) >> 16;
   store_f32(factors, scale);
   store_f32(factors + 4 * rows, scale * static_cast<float>(first + second));
   store_i32(factors + 8 * rows, -128 * (first + second));
