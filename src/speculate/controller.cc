@@ -120,8 +120,26 @@ std::vector<Controller::Choice> Controller::choices_for(const std::vector<Member
       choices.push_back(evaluate(members, best_per_member(members, rate)));
       rate = std::max(rate, choices.back().rate());
     }
+    choices.push_back(evaluate(members, without_the_deepest(members, choices)));
   }
   return choices;
+}
+
+/// The best choice so far, but no drafts for the deepest sequence that has some: whether depth or
+/// rows make a step slow is seen only where the two differ.
+std::vector<int> Controller::without_the_deepest(const std::vector<Member>& members,
+                                                 const std::vector<Choice>& choices) {
+  const auto best =
+      std::max_element(choices.begin(), choices.end(),
+                       [](const Choice& a, const Choice& b) { return a.rate() < b.rate(); });
+  std::vector<int> drafts = best->drafts;
+  std::size_t deepest = 0;
+  for (std::size_t i = 1; i < members.size(); ++i) {
+    const bool deeper = members[i].offer.depth > members[deepest].offer.depth;
+    if (drafts[i] > 0 && (deeper || drafts[deepest] == 0)) deepest = i;
+  }
+  drafts[deepest] = 0;
+  return drafts;
 }
 
 /// How much the time saved by `choice` against `best`, per step, is uncertain in what only trying
