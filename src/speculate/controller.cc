@@ -113,6 +113,18 @@ std::vector<Controller::Choice> Controller::choices_for(const std::vector<Member
     for (std::size_t i = 0; i < members.size(); ++i) drafts[i] = std::min(cap, members[i].limit);
     choices.push_back(evaluate(members, drafts));
   }
+  // Without drafts for what is clearly deeper than the mean: whether depth or rows make a step slow
+  // is seen only where the two differ.
+  const double mean_depth = choices[0].shape.depth / choices[0].shape.batch;
+  for (int cap = 1; cap <= limit && members.size() > 1; ++cap) {
+    bool differs = false;
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      const bool deep = static_cast<double>(members[i].offer.depth) > 1.25 * mean_depth;
+      drafts[i] = deep ? 0 : std::min(cap, members[i].limit);
+      differs |= deep && members[i].limit > 0;
+    }
+    if (differs) choices.push_back(evaluate(members, drafts));
+  }
   if (members.size() > 1 && limit > 0) {
     double rate = 0;
     for (const Choice& choice : choices) rate = std::max(rate, choice.rate());
@@ -120,26 +132,8 @@ std::vector<Controller::Choice> Controller::choices_for(const std::vector<Member
       choices.push_back(evaluate(members, best_per_member(members, rate)));
       rate = std::max(rate, choices.back().rate());
     }
-    choices.push_back(evaluate(members, without_the_deepest(members, choices)));
   }
   return choices;
-}
-
-/// The best choice so far, but no drafts for the deepest sequence that has some: whether depth or
-/// rows make a step slow is seen only where the two differ.
-std::vector<int> Controller::without_the_deepest(const std::vector<Member>& members,
-                                                 const std::vector<Choice>& choices) {
-  const auto best =
-      std::max_element(choices.begin(), choices.end(),
-                       [](const Choice& a, const Choice& b) { return a.rate() < b.rate(); });
-  std::vector<int> drafts = best->drafts;
-  std::size_t deepest = 0;
-  for (std::size_t i = 1; i < members.size(); ++i) {
-    const bool deeper = members[i].offer.depth > members[deepest].offer.depth;
-    if (drafts[i] > 0 && (deeper || drafts[deepest] == 0)) deepest = i;
-  }
-  drafts[deepest] = 0;
-  return drafts;
 }
 
 /// How much the time saved by `choice` against `best`, per step, is uncertain in what only trying

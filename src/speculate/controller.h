@@ -110,8 +110,6 @@ class Controller {
   std::vector<Member> members_of(std::span<const DraftOffer> offers);
   Choice evaluate(const std::vector<Member>& members, std::vector<int> drafts) const;
   std::vector<Choice> choices_for(const std::vector<Member>& members) const;
-  static std::vector<int> without_the_deepest(const std::vector<Member>& members,
-                                              const std::vector<Choice>& choices);
   std::vector<int> best_per_member(const std::vector<Member>& members, double rate) const;
   double unknown_us(const std::vector<Member>& members, const Choice& choice,
                     const Choice& best) const;
