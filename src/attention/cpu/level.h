@@ -10,11 +10,11 @@
 
 namespace segue::attention::cpu {
 
-inline constexpr int kBlock = 128;      // keys that are scored, then weighted, at a time; blocks start at the unit's start
+inline constexpr int kBlock = 256;      // keys that are scored, then weighted, at a time; blocks start at the unit's start
 inline constexpr int kMaxRows = 64;     // rows x group that share one reading of K and V; more rows are further passes
 inline constexpr int kMaxGroup = 16;
 inline constexpr int kMaxHeadDim = 512;
-inline constexpr int kMaxTiles = 24;    // K tiles that reach into one block: 17 at the smallest page, 8 tokens
+inline constexpr int kMaxTiles = 40;    // K tiles that reach into one block: 33 at the smallest page, 8 tokens
 
 // Floats from a row to the next. Head dims are powers of two or nearly; the odd lines keep rows in different cache sets.
 inline constexpr int kRowStride = kMaxHeadDim + 16;

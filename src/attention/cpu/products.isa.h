@@ -52,12 +52,15 @@ struct Fetch {
   const std::byte* end = nullptr;   // of the run that `line` is in
   const std::byte* const* next = nullptr;  // further runs, [begin, end) pairs
   const std::byte* const* last = nullptr;
-  int rate = 0;  // lines per call
+  int rate = 0;  // lines per 256 calls: evenly spread, because a core can wait for 16 lines at a time only
+  int credit = 0;
 };
 
 inline void fetch(Fetch& f) {
-  for (int i = 0; i < f.rate; ++i) prefetch(f.line + 64 * i);
-  f.line += 64 * f.rate;
+  for (f.credit += f.rate; f.credit >= 256; f.credit -= 256) {
+    prefetch(f.line);
+    f.line += 64;
+  }
   if (f.line < f.end) return;
   if (f.next == f.last) {
     f.rate = 0;

@@ -120,7 +120,7 @@ inline Fetch fetch_runs(const std::byte* const* runs, int count, std::int64_t ca
   f.end = runs[1];
   f.next = runs + 2;
   f.last = runs + 2 * count;
-  f.rate = static_cast<int>((lines + calls - 1) / calls);
+  f.rate = static_cast<int>((lines * 256 + calls - 1) / calls);
   return f;
 }
 
