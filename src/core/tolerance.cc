@@ -88,24 +88,18 @@ Worst worst_error(std::span<const float> found, std::span<const double> referenc
 
 double unit_roundoff(KvType type) {
   switch (type) {
-    case KvType::kF32:
-      return 0x1p-24;
-    case KvType::kF16:
-      return 0x1p-11;
-    case KvType::kBF16:
-      return 0x1p-8;
+    case KvType::kF32: return 0x1p-24;
+    case KvType::kF16: return 0x1p-11;
+    case KvType::kBF16: return 0x1p-8;
   }
   CHECK(false);
 }
 
 double unit_underflow(KvType type) {
   switch (type) {
-    case KvType::kF32:
-      return 0x1p-150;
-    case KvType::kF16:
-      return 0x1p-25;
-    case KvType::kBF16:
-      return 0x1p-134;
+    case KvType::kF32: return 0x1p-150;
+    case KvType::kF16: return 0x1p-25;
+    case KvType::kBF16: return 0x1p-134;
   }
   CHECK(false);
 }

@@ -29,8 +29,9 @@ struct Verdict {
 /// Half the distance between 1 and the next number: f32 2^-24, f16 2^-11, bf16 2^-8.
 double unit_roundoff(KvType type);
 
-/// Half the smallest number above 0, by which a result that underflows may be off whatever its size:
-/// f32 2^-150, f16 2^-25, bf16 2^-134. Added to a grade-B bound of results stored in the type.
+/// Half the smallest number above 0, by which a result that underflows may be off whatever its
+/// size: f32 2^-150, f16 2^-25, bf16 2^-134. Added to a grade-B bound of results stored in the
+/// type.
 double unit_underflow(KvType type);
 
 /// Grade A on raw memory of elements of `element_bytes`: equal bytes, so -0 differs from 0 and NaN

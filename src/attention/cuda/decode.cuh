@@ -25,21 +25,26 @@
 
 namespace segue::attention::cuda {
 
-/// The compile-time facts of one kernel: head_dim, KV type, groups of 64 rows.
-template <int HeadDim, class T, int RowGroups>
+/// The compile-time facts of one kernel: head_dim, KV type, groups of 64 rows, and whether a warp of its own feeds the
+/// rings (there are registers for it where one block has a multiprocessor to itself). Bits do not depend on the latter
+/// two.
+template <int HeadDim, class T, int RowGroups, bool Feeder>
 struct Tile {
   using Element = T;
   static constexpr int kHeadDim = HeadDim;
   static constexpr int kRowGroups = RowGroups;
   static constexpr int kSplit = HeadDim > 256 ? 2 : 1;  // warpgroups that share a row group's dims
   static constexpr int kDims = HeadDim / kSplit;        // of one warpgroup
-  static constexpr int kThreads = 128 * kSplit * kRowGroups;
+  static constexpr bool kFeeder = Feeder;
+  static constexpr int kThreads = 128 * kSplit * kRowGroups;  // that compute
+  static constexpr int kBlockThreads = kThreads + (kFeeder ? 32 : 0);
   static constexpr int kKeys = HeadDim >= 256 ? 32 : 64;  // of one tile
   static constexpr int kLineBytes = HeadDim * 2;
   static constexpr int kSlotBytes = kKeys * kLineBytes;
-  static constexpr int kBlocks = kSplit * kRowGroups > 1 ? 1 : HeadDim == 64 ? 3 : 2;  // resident on a multiprocessor
-  static constexpr int kKSlots = HeadDim == 256 && kBlocks == 1 ? 6 : 3;
-  static constexpr int kVSlots = HeadDim == 256 ? (kBlocks == 1 ? 7 : 4) : 3;
+  static constexpr int kBlocks = kSplit * kRowGroups > 1 || kFeeder ? 1 : HeadDim == 64 ? 3 : 2;  // resident on a multiprocessor
+  static constexpr bool kDeep = kBlocks == 1 && kSplit == 1;
+  static constexpr int kKSlots = kDeep ? 6 : 3;
+  static constexpr int kVSlots = kDeep ? 6 : HeadDim == 256 ? 4 : 3;
   static constexpr int kPageEntries = kKeys == 32 ? 64 : 128;
 
   static constexpr int kVOffset = kKSlots * kSlotBytes;
@@ -50,10 +55,13 @@ struct Tile {
   static constexpr int kPagesOffset = kFoldOffset + kFoldBytes;
   static constexpr int kItemOffset = kPagesOffset + kPageEntries * 4;
   static constexpr int kBarrierOffset = kItemOffset + static_cast<int>(sizeof(Item));
-  static constexpr int kSharedBytes = kBarrierOffset + (kKSlots + kVSlots) * 8;
+  static constexpr int kSlots = kKSlots + kVSlots;
+  static constexpr int kBarriers = kFeeder ? 2 * kSlots : kSlots;  // filled; with a feeder also passed by all warps
+  static constexpr int kUsedBytes = kBarrierOffset + kBarriers * 8;
+  static constexpr int kSharedBytes = kFeeder && kUsedBytes < 116 * 1024 ? 116 * 1024 : kUsedBytes;
 
   static_assert(HeadDim == 64 || HeadDim == 128 || HeadDim == 256 || HeadDim == 512);
-  static_assert(kSplit * kRowGroups <= 2 && kThreads <= 256);
+  static_assert(kSplit * kRowGroups <= 2 && (!kFeeder || kSplit * kRowGroups == 1));
   static_assert(kBlocks * (kSharedBytes + 1024) <= 228 * 1024);
 };
 
@@ -66,10 +74,17 @@ __device__ __forceinline__ std::uint32_t pack(float low, float high, __half) {
   return *reinterpret_cast<const std::uint32_t*>(&pair);
 }
 
-/// tanh by one exponential: within 2 units in the last place of 1.
+/// tanh: a series for small arguments, where 1 - 2 / (exp(2x) + 1) would cancel.
 __device__ __forceinline__ float cap(float x) {
   constexpr float kTwoLog2E = 2.885390081777926815f;
-  return __fsub_rn(1.0f, __fdividef(2.0f, __fadd_rn(exp2_approx(__fmul_rn(x, kTwoLog2E)), 1.0f)));
+  const float large =
+      __fsub_rn(1.0f, __fdividef(2.0f, __fadd_rn(exp2_approx(__fmul_rn(x, kTwoLog2E)), 1.0f)));
+  const float square = __fmul_rn(x, x);
+  float series = __fmaf_rn(square, 62.0f / 2835.0f, -17.0f / 315.0f);
+  series = __fmaf_rn(series, square, 2.0f / 15.0f);
+  series = __fmaf_rn(series, square, -1.0f / 3.0f);
+  series = __fmaf_rn(__fmul_rn(series, square), x, x);
+  return square < 0.0625f ? series : large;
 }
 
 /// The two rows that a thread holds of its warp's sixteen: running maximum (log2 domain) and this thread's part of the
@@ -79,8 +94,13 @@ struct RowState {
   float sum[2];
 };
 
+/// Exponentials of half precision lose their last bits below 2^-14: they are kept 2^15 times larger, by a maximum that
+/// is 15 too small. Sums, outputs and merges carry the same factor, so nothing else knows.
+template <class T>
+inline constexpr float kHeadroom = std::is_same_v<T, __half> ? 15.0f : 0.0f;
+
 /// Turns scores into probabilities in place and moves the state on; `alpha` is what older output must be scaled by.
-template <int kScores>
+template <class T, int kScores>
 __device__ __forceinline__ void softmax(float (&s)[kScores], RowState& state, float (&alpha)[2], float exponent_scale) {
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
@@ -89,7 +109,7 @@ __device__ __forceinline__ void softmax(float (&s)[kScores], RowState& state, fl
     for (int i = 0; i < kScores; i += 4) maximum = fmaxf(maximum, fmaxf(s[i + 2 * row], s[i + 2 * row + 1]));
     maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, 1));
     maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, 2));
-    const float merged = fmaxf(state.maximum[row], __fmul_rn(maximum, exponent_scale));
+    const float merged = fmaxf(state.maximum[row], __fmaf_rn(maximum, exponent_scale, -kHeadroom<T>));
     const float reference = merged == -INFINITY ? 0.0f : merged;
     alpha[row] = exp2_approx(__fsub_rn(state.maximum[row], reference));
     float sum = 0.0f;
@@ -107,7 +127,7 @@ __device__ __forceinline__ void softmax(float (&s)[kScores], RowState& state, fl
 }
 
 template <class TileType>
-__global__ void __launch_bounds__(TileType::kThreads, TileType::kBlocks)
+__global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     decode(const __grid_constant__ Arguments args) {
   using T = typename TileType::Element;
   constexpr int kHeadDim = TileType::kHeadDim;
@@ -132,30 +152,34 @@ __global__ void __launch_bounds__(TileType::kThreads, TileType::kBlocks)
   const int row_group = TileType::kSplit == 2 ? 0 : warp >> 2;
 
   allow_next_launch();
-  if (static_cast<int>(blockIdx.x) >= args.counts->items) {
-    wait_for_previous_launch();  // always: a grid that ends early must not seem to complete the one before it
-    return;
-  }
-  // The loop reads the item from shared memory: eleven registers that it does not have to keep.
+  // The loop reads the item from shared memory: eleven registers that it does not have to keep. The
+  // list is as long as the grid, so that the item and the live count are fetched at the same time.
   auto* const shared_item = reinterpret_cast<Item*>(shared + TileType::kItemOffset);
+  const int live_items = args.counts->items;
   if (threadIdx.x < sizeof(Item) / 4) {
     reinterpret_cast<std::int32_t*>(shared_item)[threadIdx.x] =
         reinterpret_cast<const std::int32_t*>(args.items + blockIdx.x)[threadIdx.x];
   }
+  if (static_cast<int>(blockIdx.x) >= live_items) {
+    wait_for_previous_launch();  // always: a grid that ends early must not seem to complete the one before it
+    return;
+  }
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kKSlots + kVSlots; ++i) barrier_init(barriers + 8 * i, 1);
+    for (int i = 0; i < TileType::kBarriers; ++i) {
+      barrier_init(barriers + 8 * i, i < TileType::kSlots ? 1 : TileType::kThreads / 32);
+    }
     barrier_init_fence();
   }
   __syncthreads();
   const Item& item = *shared_item;
-  const int tile_begin = item.key_begin / kKeys;
+  const auto first_tile = [&] { return item.key_begin / kKeys; };  // read again rather than kept
   const int tile_end = (item.key_end + kKeys - 1) / kKeys;
 
   // Plan and page tables were written before the previous kernel started; only Q, KV and partials may depend on it.
   const auto page_of = [&](int key) { return args.page_shift >= 0 ? key >> args.page_shift : key / args.page_size; };
   const auto chunk_of = [&](int tile) { return page_of(tile * kKeys) / kChunk; };
   {
-    const int entry = chunk_of(tile_begin) * kChunk + static_cast<int>(threadIdx.x);
+    const int entry = chunk_of(first_tile()) * kChunk + static_cast<int>(threadIdx.x);
     if (threadIdx.x < TileType::kPageEntries && entry < item.table_count && entry <= page_of(item.key_end - 1)) {
       page_ids[entry & kPageMask] = args.tables[item.table + entry];
     }
@@ -163,14 +187,13 @@ __global__ void __launch_bounds__(TileType::kThreads, TileType::kBlocks)
   if (!args.early) wait_for_previous_launch();
   __syncthreads();
 
-  // Warp 0 feeds the rings: lanes 0..15 copy pieces of a tile of K, lanes 16..31 of a tile of V.
+  // One warp feeds the rings: lanes 0..15 copy pieces of a tile of K, lanes 16..31 of a tile of V.
   const auto fetch = [&](int k_tile, int k_slot, int v_tile, int v_slot) {
     const bool is_v = lane >= 16;
     const int part = (lane & 15) * args.piece;
     const int tile = is_v ? v_tile : k_tile;
     const int key = tile * kKeys + part;
-    const bool valid =
-        part < kKeys && tile < tile_end && key < item.key_end && key + args.piece > item.key_begin;
+    const bool valid = part < kKeys && tile < tile_end && key < item.key_end && key + args.piece > item.key_begin;
     const std::uint32_t votes = __ballot_sync(~0u, valid) & (is_v ? 0xffff0000u : 0xffffu);
     const int slot = is_v ? kKSlots + v_slot : k_slot;
     const std::uint32_t barrier = barriers + 8 * slot;
@@ -187,41 +210,72 @@ __global__ void __launch_bounds__(TileType::kThreads, TileType::kBlocks)
     }
     __syncwarp();
   };
-  if (warp == 0) {
-    for (int i = 0; i < (kKSlots > kVSlots ? kKSlots : kVSlots); ++i) {
-      fetch(i < kKSlots ? tile_begin + i : tile_end, i, i < kVSlots ? tile_begin + i : tile_end, i);
+  const auto next_pages = [&](int tile) {
+    const int chunk = chunk_of(tile);
+    if (tile == first_tile() || chunk == chunk_of(tile - 1)) return;
+    // The chunk before this one is used up: its entries take the chunk after this one.
+    for (int i = lane; i < kChunk; i += 32) {
+      const int entry = (chunk + 1) * kChunk + i;
+      if (entry < item.table_count && entry <= page_of(item.key_end - 1)) {
+        copy_word_async(base + TileType::kPagesOffset + 4 * (entry & kPageMask), args.tables + item.table + entry);
+      }
+    }
+  };
+  if constexpr (TileType::kFeeder) {
+    if (warp == TileType::kThreads / 32) {
+      for (int tile = first_tile(); tile < tile_end; ++tile) {
+        const int n = tile - first_tile();
+        copy_words_wait();
+        __syncwarp();
+        next_pages(tile);
+        if (n >= kKSlots) barrier_wait(barriers + 8 * (TileType::kSlots + n % kKSlots), (n / kKSlots - 1) & 1);
+        fetch(tile, n % kKSlots, tile_end, 0);
+        if (n >= kVSlots) barrier_wait(barriers + 8 * (TileType::kSlots + kKSlots + n % kVSlots), (n / kVSlots - 1) & 1);
+        fetch(tile_end, 0, tile, n % kVSlots);
+      }
+      if (args.early) wait_for_previous_launch();
+      return;
+    }
+  } else {
+    for (int i = 0; warp == 0 && i < (kKSlots > kVSlots ? kKSlots : kVSlots); ++i) {
+      fetch(i < kKSlots ? first_tile() + i : tile_end, i, i < kVSlots ? first_tile() + i : tile_end, i);
     }
   }
-  // After the scores of `tile` are complete in all warps, so is the output of tile - 2: both slots are free.
+  // Without a feeder: after the scores of `tile` are complete in all warps, so is the output of tile - 2, and warp 0
+  // fills both slots again. With one, each warp says when it has passed a slot.
   const auto refill = [&](int tile) {
-    if (warp != 0) return;
+    if (TileType::kFeeder || warp != 0) return;
     copy_words_wait();
     __syncwarp();
-    const int done = tile - tile_begin;
+    const int done = tile - first_tile();
     fetch(tile + kKSlots, done % kKSlots, done >= 2 ? tile - 2 + kVSlots : tile_end, (done + kVSlots - 2) % kVSlots);
-    const int chunk = chunk_of(tile);
-    if (tile > tile_begin && chunk != chunk_of(tile - 1)) {
-      // The chunk before this one is used up: its entries take the chunk after this one.
-      for (int i = lane; i < kChunk; i += 32) {
-        const int entry = (chunk + 1) * kChunk + i;
-        if (entry < item.table_count && entry <= page_of(item.key_end - 1)) {
-          copy_word_async(base + TileType::kPagesOffset + 4 * (entry & kPageMask), args.tables + item.table + entry);
-        }
-      }
+    next_pages(tile);
+  };
+  const auto passed = [&](int slot) {
+    if constexpr (TileType::kFeeder) {
+      __syncwarp();
+      if (lane == 0) barrier_arrive(barriers + 8 * (TileType::kSlots + slot));
+    }
+  };
+  const auto sync = [&] {
+    if constexpr (TileType::kFeeder) {
+      sync_threads(1, TileType::kThreads);
+    } else {
+      __syncthreads();
     }
   };
 
   if (args.early) wait_for_previous_launch();
   const int row_in_group = (warp & 3) * 16 + lane / 4;
   const int row[2] = {row_group * 64 + row_in_group, row_group * 64 + row_in_group + 8};
-  const int live_rows = item.rows * args.group;
+  // Recomputed where they are needed, which is rare: registers are scarce. Rows past the last count as the last one.
+  const auto live_rows = [&] { return item.rows * args.group; };
+  const auto query_of = [&](int r) { return min(row[r] / args.group, item.rows - 1); };
   std::uint32_t q[kDims / 16][4];
-  int last_key[2];  // that the row sees
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const bool live = row[r] < live_rows;
-    const int query = live ? row[r] / args.group : item.rows - 1;
-    last_key[r] = item.position + query;
+    const bool live = row[r] < live_rows();
+    const int query = query_of(r);
     const int head = item.kv_head * args.group + (live ? row[r] - query * args.group : 0);
     const auto* words = reinterpret_cast<const std::uint32_t*>(
         static_cast<const T*>(args.q) + (static_cast<std::int64_t>(item.token + query) * args.q_heads + head) * kHeadDim +
@@ -241,7 +295,7 @@ __global__ void __launch_bounds__(TileType::kThreads, TileType::kBlocks)
 
   // Tile n of the item has slot n modulo the ring's size; the parity of its barrier changes from round to round.
   const auto issue_scores = [&](int tile) {
-    const unsigned n = static_cast<unsigned>(tile - tile_begin);
+    const unsigned n = static_cast<unsigned>(tile - first_tile());
     const unsigned slot = n % kKSlots;
     barrier_wait(barriers + 8 * slot, n / kKSlots & 1);
     const std::uint32_t address = base + slot * kSlotBytes + half * (kDims / 64) * 1024;
@@ -262,10 +316,10 @@ __global__ void __launch_bounds__(TileType::kThreads, TileType::kBlocks)
       if (key < item.key_begin || key >= item.key_end) *reinterpret_cast<uint4*>(slot + i * 16) = uint4{0, 0, 0, 0};
     }
     proxy_fence();
-    __syncthreads();
+    sync();
   };
   const auto issue_output = [&](int tile) {
-    const unsigned n = static_cast<unsigned>(tile - tile_begin);
+    const unsigned n = static_cast<unsigned>(tile - first_tile());
     const unsigned slot = n % kVSlots;
     barrier_wait(barriers + 8 * (kKSlots + slot), n / kVSlots & 1);
     const std::uint32_t offset = TileType::kVOffset + slot * kSlotBytes;
@@ -282,7 +336,7 @@ __global__ void __launch_bounds__(TileType::kThreads, TileType::kBlocks)
   const auto share_scores = [&](int tile) {
     if constexpr (TileType::kSplit == 2) {
       auto* const buffer = reinterpret_cast<float4*>(shared + TileType::kExchangeOffset) +
-                           (tile - tile_begin) % 2 * (2 * 64 * kKeys / 4) + (threadIdx.x & 127);
+                           (tile - first_tile()) % 2 * (2 * 64 * kKeys / 4) + (threadIdx.x & 127);
       float4* const mine = buffer + half * (64 * kKeys / 4);
       const float4* const theirs = buffer + (1 - half) * (64 * kKeys / 4);
 #pragma unroll
@@ -296,6 +350,8 @@ __global__ void __launch_bounds__(TileType::kThreads, TileType::kBlocks)
         s[4 * i + 2] = __fadd_rn(s[4 * i + 2], other.z);
         s[4 * i + 3] = __fadd_rn(s[4 * i + 3], other.w);
       }
+    } else if constexpr (TileType::kFeeder) {
+      passed((tile - first_tile()) % kKSlots);
     } else {
       __syncthreads();
     }
@@ -307,6 +363,7 @@ __global__ void __launch_bounds__(TileType::kThreads, TileType::kBlocks)
     }
     const int last_first_key = args.window > 0 ? item.position + item.rows - args.window : 0;
     if ((tile + 1) * kKeys <= item.position + 1 && tile * kKeys >= last_first_key) return;
+    const int last_key[2] = {item.position + query_of(0), item.position + query_of(1)};
 #pragma unroll
     for (int i = 0; i < kKeys / 2; ++i) {
       const int key = tile * kKeys + 8 * (i / 4) + 2 * (lane % 4) + i % 2;
@@ -323,7 +380,7 @@ __global__ void __launch_bounds__(TileType::kThreads, TileType::kBlocks)
     }
   };
 
-  for (int tile = tile_begin; tile < tile_end;) {
+  for (int tile = first_tile(); tile < tile_end;) {
     const int unit_end = min((tile * kKeys / item.unit + 1) * (item.unit / kKeys), tile_end);
     state.maximum[0] = state.maximum[1] = -INFINITY;
     state.sum[0] = state.sum[1] = 0.0f;
@@ -335,7 +392,7 @@ __global__ void __launch_bounds__(TileType::kThreads, TileType::kBlocks)
     share_scores(tile);
     refill(tile);
     mask_scores(tile);
-    softmax(s, state, alpha, args.exponent_scale);
+    softmax<T>(s, state, alpha, args.exponent_scale);
     pack_probabilities();
     for (++tile; tile < unit_end; ++tile) {
       issue_scores(tile);
@@ -344,8 +401,9 @@ __global__ void __launch_bounds__(TileType::kThreads, TileType::kBlocks)
       share_scores(tile);
       refill(tile);
       mask_scores(tile);
-      softmax(s, state, alpha, args.exponent_scale);
+      softmax<T>(s, state, alpha, args.exponent_scale);
       wgmma_wait<0>();
+      passed(kKSlots + (tile - 1 - first_tile()) % kVSlots);
       if (__any_sync(~0u, alpha[0] != 1.0f || alpha[1] != 1.0f)) {
 #pragma unroll
         for (int i = 0; i < kDims / 2; ++i) o[i] = __fmul_rn(o[i], alpha[i / 2 % 2]);
@@ -354,6 +412,7 @@ __global__ void __launch_bounds__(TileType::kThreads, TileType::kBlocks)
     }
     issue_output(tile - 1);
     wgmma_wait<0>();
+    passed(kKSlots + (tile - 1 - first_tile()) % kVSlots);
 
     // Store, fold or finish the unit. A partial's dims lie in the order of the accumulators within each sixteen.
     auto* const folded = reinterpret_cast<float2*>(shared + TileType::kFoldOffset) + (half + row_group) * 64;
@@ -369,9 +428,9 @@ __global__ void __launch_bounds__(TileType::kThreads, TileType::kBlocks)
       sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 2));
       float maximum = state.maximum[r];
       const int group_row = row_in_group + 8 * r;
-      const bool live = row[r] < live_rows;
+      const bool live = row[r] < live_rows();
       const std::int64_t partial =
-          item.partial + (item.emit == Emit::kStore ? unit * live_rows : 0) + static_cast<std::int64_t>(row[r]);
+          item.partial + (item.emit == Emit::kStore ? unit * live_rows() : 0) + static_cast<std::int64_t>(row[r]);
       float* const target = args.partial_o + partial * kHeadDim + half * kDims + 4 * (lane % 4);
       if (folds && unit > 0) {
         const float2 before = folded[group_row];
@@ -382,7 +441,7 @@ __global__ void __launch_bounds__(TileType::kThreads, TileType::kBlocks)
         for (int i = 0; i < kDims / 16; ++i) {
           if (i % 4 == 0) __syncwarp();  // no more than four loads in flight: there are no registers for them
           if (!live) continue;
-          const float4 old = load_hinted(target + 16 * i, policy);
+          const float4 old = load_4_hinted(target + 16 * i, policy);
           float* const mine = o + 8 * i + 2 * r;
           mine[0] = merge(old.x, mine[0], weights.kept, weights.added);
           mine[1] = merge(old.y, mine[1], weights.kept, weights.added);
@@ -397,7 +456,7 @@ __global__ void __launch_bounds__(TileType::kThreads, TileType::kBlocks)
       }
       if (!live) continue;
       if (finishes) {
-        const int query = last_key[r] - item.position;
+        const int query = query_of(r);
         const int head = item.kv_head * args.group + row[r] - query * args.group;
         const std::int64_t place = static_cast<std::int64_t>(item.token + query) * args.q_heads + head;
         constexpr float kLog2E = 1.44269504088896340736f;

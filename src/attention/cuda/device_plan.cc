@@ -32,6 +32,7 @@ void flatten(const Plan& plan, std::span<const std::int32_t> table_first,
   out.items.clear();
   out.reductions.clear();
   out.tile_rows = 0;
+  out.runs = 0;
   out.partials = plan.partials;
   for (const WorkItem& work : plan.items) {
     const RowTile& tile = plan.tiles[static_cast<std::size_t>(work.tile)];
@@ -76,6 +77,7 @@ void flatten(const Plan& plan, std::span<const std::int32_t> table_first,
       CHECK(item.partial == reduction.partial + reduction.runs * stride);  // contiguous runs
       reduction.runs += i == work.item_first ? 1 : item.units();
     }
+    out.runs = std::max(out.runs, reduction.runs);
     out.reductions.push_back(reduction);
   }
 }
@@ -88,6 +90,7 @@ Capacity capacity_of(const Plan& plan, std::span<const kv::PageTable> tables) {
   capacity.items = static_cast<int>(flat.items.size());
   capacity.reductions = static_cast<int>(flat.reductions.size());
   capacity.tile_rows = flat.tile_rows;
+  capacity.runs = flat.runs;
   capacity.partials = flat.partials;
   for (const kv::PageTable& table : tables) capacity.table_entries += table.count;
   return capacity;
@@ -95,7 +98,7 @@ Capacity capacity_of(const Plan& plan, std::span<const kv::PageTable> tables) {
 
 Capacity larger(const Capacity& a, const Capacity& b) {
   return {std::max(a.items, b.items), std::max(a.reductions, b.reductions),
-          std::max(a.tile_rows, b.tile_rows), std::max(a.partials, b.partials),
+          std::max(a.tile_rows, b.tile_rows), std::max(a.runs, b.runs), std::max(a.partials, b.partials),
           std::max(a.table_entries, b.table_entries)};
 }
 
@@ -127,7 +130,8 @@ Status DevicePlan::upload(const Plan& plan, std::span<const kv::PageTable> table
   flatten(plan, table_first_, tables, flat_);
   const bool fits = static_cast<int>(flat_.items.size()) <= capacity_.items &&
                     static_cast<int>(flat_.reductions.size()) <= capacity_.reductions &&
-                    flat_.tile_rows <= capacity_.tile_rows && flat_.partials <= capacity_.partials &&
+                    flat_.tile_rows <= capacity_.tile_rows && flat_.runs <= capacity_.runs &&
+                    flat_.partials <= capacity_.partials &&
                     entries <= capacity_.table_entries;
   if (!fits) {
     return Error{ErrorCode::kNoMemory,

@@ -5,6 +5,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <bit>
 #include <numeric>
 
@@ -43,8 +44,9 @@ inline Arguments arguments_of(const DeviceParams& params, int tile_keys) {
   return args;
 }
 
-inline void enqueue(void (*kernel)(Arguments), dim3 grid, int threads, int shared_bytes,
-                    const Arguments& args, cudaStream_t stream) {
+template <class... Parameters>
+void enqueue(void (*kernel)(Parameters...), dim3 grid, int threads, int shared_bytes,
+             cudaStream_t stream, Parameters... parameters) {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -55,11 +57,11 @@ inline void enqueue(void (*kernel)(Arguments), dim3 grid, int threads, int share
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = 1;
-  device::cuda_check(cudaLaunchKernelEx(&config, kernel, args));
+  device::cuda_check(cudaLaunchKernelEx(&config, kernel, parameters...));
 }
 
 template <class TileType>
-void launch_decode(const DeviceParams& params, int blocks, cudaStream_t stream) {
+void launch_tile(const DeviceParams& params, int blocks, cudaStream_t stream) {
   constexpr auto kKernel = decode<TileType>;
   static const bool prepared = [] {
     device::cuda_check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -69,8 +71,20 @@ void launch_decode(const DeviceParams& params, int blocks, cudaStream_t stream) 
     return true;
   }();
   CHECK(prepared);
-  enqueue(kKernel, dim3(static_cast<unsigned>(blocks)), TileType::kThreads, TileType::kSharedBytes,
-          arguments_of(params, TileType::kKeys), stream);
+  enqueue(kKernel, dim3(static_cast<unsigned>(blocks)), TileType::kBlockThreads,
+          TileType::kSharedBytes, stream, arguments_of(params, TileType::kKeys));
+}
+
+/// With no more blocks than multiprocessors, two on one of them would leave another idle: the
+/// variant that takes more than half of the shared memory keeps them apart.
+template <int kHeadDim, class T, int kRowGroups>
+void launch_decode(const DeviceParams& params, int blocks, cudaStream_t stream) {
+  if constexpr (kHeadDim <= 256 && kRowGroups == 1) {
+    if (blocks <= params.multiprocessors) {
+      return launch_tile<Tile<kHeadDim, T, 1, true>>(params, blocks, stream);
+    }
+  }
+  launch_tile<Tile<kHeadDim, T, kRowGroups, false>>(params, blocks, stream);
 }
 
 /// One layer: items, then reductions if there can be any.
@@ -87,19 +101,30 @@ void launch_attention(const DeviceParams& params, device::Stream& stream) {
   if constexpr (kHeadDim <= 256) {
     CHECK(tile_rows <= 128);
     if (tile_rows > 64) {
-      launch_decode<Tile<kHeadDim, T, 2>>(params, items, queue);
+      launch_decode<kHeadDim, T, 2>(params, items, queue);
     } else {
-      launch_decode<Tile<kHeadDim, T, 1>>(params, items, queue);
+      launch_decode<kHeadDim, T, 1>(params, items, queue);
     }
   } else {
     CHECK(tile_rows <= 64);
-    launch_decode<Tile<kHeadDim, T, 1>>(params, items, queue);
+    launch_decode<kHeadDim, T, 1>(params, items, queue);
   }
   if (reductions == 0) return;
-  constexpr int kThreads = kHeadDim > 128 ? kHeadDim / 4 : 32;
-  enqueue(reduce<kHeadDim, T>,
-          dim3(static_cast<unsigned>(tile_rows), static_cast<unsigned>(reductions)), kThreads, 0,
-          arguments_of(params, 64), queue);
+  // Few rows: narrow warps on many multiprocessors. Many: wide ones, for the sake of bandwidth.
+  const int runs = params.whole_capacity ? capacity.runs : live.runs;
+  const bool narrow = kHeadDim < 128 || tile_rows * reductions <= params.multiprocessors;
+  const auto grid = [&](int width) {
+    return dim3(static_cast<unsigned>(tile_rows), static_cast<unsigned>(reductions),
+                static_cast<unsigned>(kHeadDim / (32 * width)));
+  };
+  const Arguments args = arguments_of(params, 64);
+  if (!narrow) {
+    enqueue(reduce<kHeadDim, T, 32, 4>, grid(4), 32, 0, queue, args);
+  } else if (runs <= 32) {
+    enqueue(reduce<kHeadDim, T, 32, 1>, grid(1), 32, 0, queue, args);
+  } else {
+    enqueue(reduce<kHeadDim, T, 128, 1>, grid(1), 32, 0, queue, args);
+  }
 }
 
 template <int kHeadDim, KvType kType>

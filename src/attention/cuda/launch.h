@@ -25,6 +25,7 @@ struct DeviceParams {
   Shape shape;
   float scale = 1.0f;  // above 0
   float softcap = 0.0f;
+  int multiprocessors = 132;
   /// The grid is the plan's capacity, not its live counts: for capture into a graph.
   bool whole_capacity = false;
   /// The kernel before this one in the stream writes no key or value of this step: reading may

@@ -26,6 +26,10 @@ __device__ __forceinline__ void barrier_expect(std::uint32_t barrier, std::uint3
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
+__device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 /// Blocks until the phase of the given parity is complete.
 __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   asm volatile(
@@ -70,12 +74,17 @@ __device__ __forceinline__ void store_hinted(float* target, float4 value, std::u
                "f"(value.z), "f"(value.w), "l"(policy)
                : "memory");
 }
-__device__ __forceinline__ float4 load_hinted(const float* source, std::uint64_t policy) {
+__device__ __forceinline__ float4 load_4_hinted(const float* source, std::uint64_t policy) {
   float4 value;
   asm volatile("ld.global.L2::cache_hint.v4.f32 {%0, %1, %2, %3}, [%4], %5;"
                : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
                : "l"(source), "l"(policy)
                : "memory");
+  return value;
+}
+__device__ __forceinline__ float load_1_hinted(const float* source, std::uint64_t policy) {
+  float value;
+  asm volatile("ld.global.L2::cache_hint.f32 %0, [%1], %2;" : "=f"(value) : "l"(source), "l"(policy) : "memory");
   return value;
 }
 

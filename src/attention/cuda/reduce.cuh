@@ -2,8 +2,9 @@
 // The ordered reduction: a row's partials become its output, left to right by unit (merge.cuh).
 //
 // Bytes: runs x head_dim x 4 per row and head, from the L2. Bound: latency of one pass over a few dozen partials.
-// Idea: a warp owns 128 dims of one row and head; weights of 32 units at once by a prefix maximum across the lanes
-// (a maximum is exact, so this is the left fold bit for bit), then one multiply and one fused add per unit.
+// Idea: a warp owns 32 or 128 dims of one row and head, so that few rows still spread over many multiprocessors and all
+// partials of up to kRuns units are in flight at once, in registers; it turns the maxima of 32 units at a time into weights by a prefix maximum across its lanes (a
+// maximum is exact, so this is the left fold bit for bit), then one multiply and one fused add per unit.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -18,12 +19,22 @@
 
 namespace segue::attention::cuda {
 
-/// Grid (rows x group of the largest tile, reductions), threads: a warp per 128 dims.
-template <int kHeadDim, class T>
-__global__ void __launch_bounds__(kHeadDim > 128 ? kHeadDim / 4 : 32)
-    reduce(const __grid_constant__ Arguments args) {
-  constexpr int kBatch = 16;  // partials in flight per thread
-  constexpr int kLanes = kHeadDim >= 128 ? 32 : kHeadDim / 4;
+/// kWidth floats of a partial at an address that is a multiple of their size.
+template <int kWidth>
+__device__ __forceinline__ void load_hinted(float (&values)[kWidth], const float* source, std::uint64_t policy) {
+  if constexpr (kWidth == 4) {
+    const float4 piece = load_4_hinted(source, policy);
+    values[0] = piece.x, values[1] = piece.y, values[2] = piece.z, values[3] = piece.w;
+  } else {
+    static_assert(kWidth == 1);
+    values[0] = load_1_hinted(source, policy);
+  }
+}
+
+/// Grid (rows x group of the largest tile, reductions, head_dim / (32 kWidth)), one warp. kRuns, a multiple of 32:
+/// partials that a thread has in flight.
+template <int kHeadDim, class T, int kRuns, int kWidth>
+__global__ void __launch_bounds__(32) reduce(const __grid_constant__ Arguments args) {
   allow_next_launch();
   const bool listed = static_cast<int>(blockIdx.y) < args.counts->reductions;
   const Reduction reduction = listed ? args.reductions[blockIdx.y] : Reduction{};
@@ -32,74 +43,79 @@ __global__ void __launch_bounds__(kHeadDim > 128 ? kHeadDim / 4 : 32)
     wait_for_previous_launch();  // always: a grid that ends early must not seem to complete the one before it
     return;
   }
-  const int lane = static_cast<int>(threadIdx.x) & 31;
-  const int dim = static_cast<int>(threadIdx.x) * 4;  // place in the partial, not the dim it holds
+  const int lane = static_cast<int>(threadIdx.x);
+  const int place = (static_cast<int>(blockIdx.z) * 32 + lane) * kWidth;  // of the first, in the partial
+  const int runs = reduction.runs;
   const std::int64_t first = reduction.partial + static_cast<std::int64_t>(blockIdx.x);
-  const float* const source = args.partial_o + first * kHeadDim + dim;
+  const float* const source = args.partial_o + first * kHeadDim + place;
+  const int step = stride * kHeadDim;  // from a run to the next
   const std::uint64_t policy = policy_evict_last();
   wait_for_previous_launch();
 
   float maximum = -INFINITY;
   float sum = 0.0f;
-  float4 o = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  for (int chunk = 0; chunk < reduction.runs; chunk += 32) {
-    const int count = min(32, reduction.runs - chunk);
-    const std::int64_t mine = first + static_cast<std::int64_t>(chunk + lane) * stride;
-    const float unit_maximum = lane < count ? args.partial_m[mine] : -INFINITY;
-    const float unit_sum = lane < count ? args.partial_l[mine] : 0.0f;
-    float merged = unit_maximum;
+  float o[kWidth]{};
+  for (int pass = 0; pass < runs; pass += kRuns) {
+    float units[kRuns][kWidth];
 #pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const float other = __shfl_up_sync(~0u, merged, step);
-      if (lane >= step) merged = fmaxf(merged, other);
+    for (int i = 0; i < kRuns; ++i) {
+      if (pass + i < runs) load_hinted(units[i], source + (pass + i) * step, policy);
     }
-    merged = fmaxf(merged, maximum);
-    const float before = __shfl_up_sync(~0u, merged, 1);
-    const Weights weights = merge_weights(lane == 0 ? maximum : before, unit_maximum);
-    for (int batch = 0; batch < count; batch += kBatch) {
-      float4 unit[kBatch];
+    float unit_maximum[kRuns / 32];
+    float unit_sum[kRuns / 32];
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        if (batch + i < count && lane < kLanes) {
-          unit[i] = load_hinted(source + static_cast<std::int64_t>(chunk + batch + i) * stride * kHeadDim, policy);
+    for (int i = 0; i < kRuns / 32; ++i) {
+      const int run = pass + 32 * i + lane;
+      const std::int64_t at = first + static_cast<std::int64_t>(run) * stride;
+      unit_maximum[i] = run < runs ? args.partial_m[at] : -INFINITY;
+      unit_sum[i] = run < runs ? args.partial_l[at] : 0.0f;
+    }
+#pragma unroll
+    for (int chunk = 0; chunk < kRuns / 32; ++chunk) {
+      if (pass + 32 * chunk >= runs) break;
+      float merged = unit_maximum[chunk];
+#pragma unroll
+      for (int distance = 1; distance < 32; distance *= 2) {
+        const float other = __shfl_up_sync(~0u, merged, distance);
+        if (lane >= distance) merged = fmaxf(merged, other);
+      }
+      merged = fmaxf(merged, maximum);
+      const float before = __shfl_up_sync(~0u, merged, 1);
+      const Weights weights = merge_weights(lane == 0 ? maximum : before, unit_maximum[chunk]);
+      maximum = __shfl_sync(~0u, merged, 31);  // lanes past the last run hold -inf: the last lane has them all
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        if (pass + 32 * chunk + i >= runs) break;
+        const float kept = __shfl_sync(~0u, weights.kept, i);
+        const float added = __shfl_sync(~0u, weights.added, i);
+        const float term = __shfl_sync(~0u, unit_sum[chunk], i);
+        const bool start = pass + 32 * chunk + i == 0;
+        sum = start ? term : merge(sum, term, kept, added);
+#pragma unroll
+        for (int e = 0; e < kWidth; ++e) {
+          const float unit = units[32 * chunk + i][e];
+          o[e] = start ? unit : merge(o[e], unit, kept, added);
         }
       }
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int from = min(batch + i, 31);
-        const float kept = __shfl_sync(~0u, weights.kept, from);
-        const float added = __shfl_sync(~0u, weights.added, from);
-        const float term = __shfl_sync(~0u, unit_sum, from);
-        if (batch + i >= count) continue;
-        if (chunk + batch + i == 0) {
-          o = unit[i];
-          sum = term;
-          continue;
-        }
-        sum = merge(sum, term, kept, added);
-        o.x = merge(o.x, unit[i].x, kept, added);
-        o.y = merge(o.y, unit[i].y, kept, added);
-        o.z = merge(o.z, unit[i].z, kept, added);
-        o.w = merge(o.w, unit[i].w, kept, added);
-      }
     }
-    maximum = __shfl_sync(~0u, merged, count - 1);
   }
 
   const int query = static_cast<int>(blockIdx.x) / args.group;
   const int head = reduction.kv_head * args.group + static_cast<int>(blockIdx.x) - query * args.group;
-  const std::int64_t place = static_cast<std::int64_t>(reduction.token + query) * args.q_heads + head;
+  const std::int64_t row = static_cast<std::int64_t>(reduction.token + query) * args.q_heads + head;
   constexpr float kLog2E = 1.44269504088896340736f;
   const Finish result =
       finish(maximum, sum, args.sinks != nullptr ? __fmul_rn(args.sinks[head], kLog2E) : -INFINITY);
-  if (lane < kLanes) {
-    // Place 16a + 4t holds dims 16a + 2t, + 1 and 16a + 8 + 2t, + 1.
-    auto* const words = reinterpret_cast<std::uint32_t*>(static_cast<T*>(args.out) + place * kHeadDim) + dim / 16 * 8 +
-                        dim % 16 / 4;
-    words[0] = pack(__fmul_rn(o.x, result.factor), __fmul_rn(o.y, result.factor), T{});
-    words[4] = pack(__fmul_rn(o.z, result.factor), __fmul_rn(o.w, result.factor), T{});
+  // Place 16a + 4t + e holds dim 16a + 2t + e % 2 + 8 (e / 2); an even place and the next make a word.
+  auto* const words = reinterpret_cast<std::uint32_t*>(static_cast<T*>(args.out) + row * kHeadDim) + place / 16 * 8;
+#pragma unroll
+  for (int e = 0; e < kWidth; e += 2) {
+    const float mine = __fmul_rn(o[e], result.factor);
+    const float next = kWidth > 1 ? __fmul_rn(o[(e + 1) % kWidth], result.factor) : __shfl_down_sync(~0u, mine, 1);
+    const int at = (place + e) % 16;
+    if (at % 2 == 0) words[at / 4 + at % 4 / 2 * 4] = pack(mine, next, T{});
   }
-  if (args.lse != nullptr && threadIdx.x == 0) args.lse[place] = result.lse;
+  if (args.lse != nullptr && place == 0) args.lse[row] = result.lse;
 }
 
 }  // namespace segue::attention::cuda

@@ -27,10 +27,10 @@ DeviceFacts gpu_device(const device::GpuFacts& gpu, const Shape& shape) {
   facts.workgroups = gpu.multiprocessors * (shape.head_dim > 256 ? 1 : 2);
   facts.max_tile_rows = shape.head_dim > 256 ? 64 : 128;
   facts.unit_granule = wide ? 32 : 64;
-  facts.min_unit = facts.unit_granule;
+  facts.min_unit = shape.window > 0 || shape.kv_heads < 4 ? facts.unit_granule : 64;
   facts.unit_steps = 8;
   facts.target_units = 32;
-  facts.window_units = 8;
+  facts.window_units = 10;
   facts.target_items = 128;
   facts.reading_rows = 64;
   return facts;

@@ -109,10 +109,12 @@ class Bench {
       CHECK(policy.ok());
       run.policy = *policy;
       core::Verdict verdict;
+      double relative = 0;
       if (options_.check) {
         std::vector<SequenceRows> checked = sequences;
         for (std::size_t i = 1; i + 1 < checked.size(); ++i) checked[i].rows = 0;  // first and last
         verdict = world.check(checked, world.run(checked, run));
+        relative = world.relative_error();
         if (!verdict.ok) {
           fmt::print("{} kv {} rows {} batch {}: WRONG {}\n", named.name, length, rows, batch, verdict.message);
           failed_ = true;
@@ -145,9 +147,9 @@ class Bench {
       if (first_us == 0) first_us = us;
       const double share = static_cast<double>(bytes) / us / 1e3 / ceiling_;
       fmt::print("{:10} kv {:6} batch {:3} rows {:2}: {:8.2f} us {:5.1f} %  t/t1 {:5.3f}  items {} partials {} unit {} "
-                 "err {:.2f}\n",
+                 "bound {:.2f} rel {:.1e}\n",
                  named.name, length, batch, rows, us, 100 * share, us / first_us, plan.items.size(), plan.partials,
-                 plan.tiles.empty() ? 0 : plan.tiles[0].unit, verdict.worst_ratio);
+                 plan.tiles.empty() ? 0 : plan.tiles[0].unit, verdict.worst_ratio, relative);
       std::fflush(stdout);
       core::Json cell = core::Json::object();
       cell.set("shape", named.name)
@@ -171,6 +173,8 @@ class Bench {
           .set("us", us)
           .set("share_of_ceiling", share)
           .set("error_over_bound", verdict.worst_ratio)
+          .set("relative_error", relative)
+          .set("plan_us", plan_us)
           .set("samples", core::Json(samples));
       cells_.push(std::move(cell));
     }

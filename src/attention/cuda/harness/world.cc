@@ -163,6 +163,7 @@ DeviceParams World::params(const DevicePlan& plan, const RunOptions& options) {
   params.lse = options.lse ? lse_.as<float>() : nullptr;
   params.sinks = options_.sinks ? sinks_.as<float>() : nullptr;
   params.shape = shape_;
+  params.multiprocessors = facts_.multiprocessors;
   params.scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
   params.softcap = options_.softcap;
   params.kv.k = pool_.as<>() + 2 * pool_bytes_ * options.copy;
@@ -215,6 +216,7 @@ Output World::run(std::span<const SequenceRows> rows, const RunOptions& options)
 core::Verdict World::check(std::span<const SequenceRows> rows, const Output& output, int copy) {
   const auto width = static_cast<std::size_t>(shape_.head_dim);
   core::Verdict worst;
+  error_square_ = reference_square_ = 0;
   std::size_t token = 0;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].rows == 0) continue;
@@ -250,7 +252,10 @@ core::Verdict World::check(std::span<const SequenceRows> rows, const Output& out
     std::vector<double> bounds(heads * width);
     for (std::size_t j = 0; j < found.size(); ++j) {
       found[j] = as_float(output.out[token * width * static_cast<std::size_t>(shape_.q_heads) + j], shape_.kv);
-      bounds[j] = core::derived_bound({expected[j], magnitude[j], score_sum[j / width]}, roundoff, roundoff);
+      // Scores are sums in float; p enters the second product in the KV's type.
+      bounds[j] = core::derived_bound({expected[j], magnitude[j], 0}, roundoff, roundoff) +
+                  core::derived_bound({0, magnitude[j], score_sum[j / width]}, 0, 0x1p-24) +
+                  core::unit_underflow(shape_.kv);
     }
     const std::int64_t coordinates[] = {rows[i].rows, shape_.q_heads, shape_.head_dim};
     core::Verdict verdict = core::within_bounds(found, expected, bounds, coordinates);
@@ -266,6 +271,10 @@ core::Verdict World::check(std::span<const SequenceRows> rows, const Output& out
         of_lse.message = "log-sum-exp: " + of_lse.message;
         verdict = of_lse;
       }
+    }
+    for (std::size_t j = 0; j < found.size(); ++j) {
+      error_square_ += (found[j] - expected[j]) * (found[j] - expected[j]);
+      reference_square_ += expected[j] * expected[j];
     }
     verdict.message = fmt::format("sequence {}: {}", i, verdict.message);
     if (worst.message.empty() || !verdict.ok || (worst.ok && verdict.worst_ratio > worst.worst_ratio)) {

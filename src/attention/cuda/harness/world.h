@@ -4,6 +4,7 @@
 // that regenerates the numbers and so never looks at the pool, its layout or its page tables.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -65,6 +66,8 @@ class World {
 
   /// Grade B of an output of these rows against the reference; lse too when present.
   core::Verdict check(std::span<const SequenceRows> rows, const Output& output, int copy = 0);
+  /// Norm of the error over norm of the reference, of the last check.
+  double relative_error() const { return reference_square_ > 0 ? std::sqrt(error_square_ / reference_square_) : 0; }
 
  private:
   void fill_pool(int copy);
@@ -82,6 +85,7 @@ class World {
   device::Buffer pool_;          // [copies][K, V]
   device::Buffer queries_, output_, lse_, sinks_;
   std::int64_t row_capacity_ = 0;
+  double error_square_ = 0, reference_square_ = 0;
 };
 
 /// GB/s (10^9) of a kernel that only reads, on `bytes` of memory; the median of several graph replays.
