@@ -87,7 +87,7 @@ Status eval_command(int argc, const char* const* argv) {
     print_comparison("float reference", result->find("float_reference"));
   }
   result->set("settings", core::Json::object()
-                              .set("model", model)
+                              .set("model", file_name(model))
                               .set("kv", kv)
                               .set("reference", reference)
                               .set("text_file", text_file)

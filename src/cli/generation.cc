@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "cli/terminal.h"
+
 namespace segue::cli {
 
 void EngineFlags::declare(Args& args) {
@@ -39,7 +41,7 @@ EngineOptions EngineFlags::options() const {
 
 core::Json EngineFlags::settings() const {
   core::Json out = core::Json::object();
-  return out.set("model", model)
+  return out.set("model", file_name(model))
       .set("threads", threads)
       .set("kv", kv)
       .set("page_size", page_size)

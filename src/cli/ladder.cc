@@ -86,7 +86,7 @@ Status ladder_command(int argc, const char* const* argv) {
   if (!ladder.ok()) return ladder.error();
   if (!quiet && json != "-") fmt::print("{}", lab::ladder_table(*ladder));
   core::Json settings = core::Json::object();
-  settings.set("model", model)
+  settings.set("model", file_name(model))
       .set("depths", depths)
       .set("spec", specs)
       .set("policies", policies)

@@ -209,7 +209,7 @@ Status explain_command(int argc, const char* const* argv) {
     document.set("groups", std::move(groups));
   }
   core::Json settings = core::Json::object();
-  settings.set("model", model)
+  settings.set("model", file_name(model))
       .set("shape", shape)
       .set("depth", options.depth)
       .set("rows", options.rows)

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 
 #include "core/file.h"
 
@@ -46,6 +47,10 @@ const std::atomic<bool>& interrupted() {
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
   return g_interrupted;
+}
+
+std::string file_name(const std::string& path) {
+  return std::filesystem::path(path).filename().string();
 }
 
 Status write_json(const std::string& path, const core::Json& document) {

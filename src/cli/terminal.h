@@ -19,6 +19,9 @@ std::function<void(double fraction)> progress_bar(std::string_view what, bool qu
 /// called.
 const std::atomic<bool>& interrupted();
 
+/// The last part of a path: what a recorded result names its files by.
+std::string file_name(const std::string& path);
+
 /// Writes a document to `path` ("-": standard output); nothing to do when `path` is empty.
 Status write_json(const std::string& path, const core::Json& document);
 
