@@ -14,8 +14,6 @@ constexpr double kFinishedMemory = 500;  // trials that are kept of finished seq
 constexpr double kMemory = 400;          // trials, and tokens without a trial
 constexpr int kRecentTrials = 24;        // among which a change is looked for
 constexpr double kTrialsPerChange = 200;  // how rare a change is taken to be
-constexpr double kInheritance =
-    1.0;  // of a sequence's deviation, carried over to the next position
 
 double logit(double p) { return std::log(p / (1 - p)); }
 double clamp_probability(double p) { return std::clamp(p, 0.002, 0.998); }
@@ -119,6 +117,8 @@ void SequenceAcceptance::draft(int grade, std::span<const std::int32_t> tokens) 
   pending.size = static_cast<int>(std::min<std::size_t>(kMaxDraft, tokens.size()));
   pending.grade = std::clamp(grade, 0, kDraftGrades - 1);
   std::copy_n(tokens.begin(), pending.size, pending.tokens.begin());
+  if (pending_.size() == kMaxDraft)
+    pending_.erase(pending_.begin());  // drafts without commits between
   pending_.push_back(pending);
 }
 
@@ -146,7 +146,7 @@ AcceptanceCurve SequenceAcceptance::curve(int grade, const SharedAcceptance& sha
   double shift = 0;  // of this sequence against the others, as a difference of logits
   for (std::size_t i = 0; i < kMaxDraft; ++i) {
     const double mean = clamp_probability(common[i].mean);
-    const double prior = 1 / (1 + std::exp(-(logit(mean) + kInheritance * shift)));
+    const double prior = 1 / (1 + std::exp(-(logit(mean) + shift)));
     // Positions are alike: the better the one before is known, the more its estimate is worth here.
     const double before = i > 0 ? counts_[index(grade)][i - 1].trials : 0;
     const double weight = std::min(kSharedWeight, kFirstWeight + 0.1 * (common[i].trials + before));
@@ -158,12 +158,12 @@ AcceptanceCurve SequenceAcceptance::curve(int grade, const SharedAcceptance& sha
   return curve;
 }
 
-std::array<double, kMaxDraft + 1> expected_tokens(const AcceptanceCurve& curve, double deviations) {
+std::array<double, kMaxDraft + 1> expected_tokens(const AcceptanceCurve& curve) {
   std::array<double, kMaxDraft + 1> tokens;
   tokens[0] = 1;
   double product = 1;
   for (std::size_t i = 0; i < kMaxDraft; ++i) {
-    product *= std::clamp(curve[i].mean + deviations * curve[i].error, 0.0, 1.0);
+    product *= curve[i].mean;
     tokens[i + 1] = tokens[i] + product;
   }
   return tokens;

@@ -38,12 +38,12 @@ class SharedAcceptance {
   void replace(const CountTable& before, const CountTable& after);
   /// A sequence has ended: what it knew stays, until newer sequences push it out.
   void archive(const CountTable& counts);
-  /// What all but the sequence with counts `own` know. A position without trials follows the one
-  /// before it, a grade all grades.
   struct Common {
     double mean;
     double trials;
   };
+  /// What all but the sequence with counts `own` know, by position. A position without trials
+  /// follows the one before it, a grade all grades.
   std::array<Common, kMaxDraft> all_but(const CountTable& own, int grade) const;
 
  private:
@@ -83,8 +83,7 @@ class SequenceAcceptance {
 };
 
 /// Expected tokens of a step that verifies 0, 1, .. drafts: 1 + the sum of the products of the
-/// curve. `deviations`: each position's mean is moved by so many standard deviations.
-std::array<double, kMaxDraft + 1> expected_tokens(const AcceptanceCurve& curve,
-                                                  double deviations = 0);
+/// curve.
+std::array<double, kMaxDraft + 1> expected_tokens(const AcceptanceCurve& curve);
 
 }  // namespace segue::speculate

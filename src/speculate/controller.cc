@@ -9,20 +9,25 @@
 namespace segue::speculate {
 namespace {
 
-constexpr double kProbeShare = 0.005;  // of all time may be lost to probes
+// Probes may lose this share of all time; the budget that it fills holds at most so many steps.
+constexpr double kProbeShare = 0.005;
 constexpr double kLargestBudgetSteps = 16;
-constexpr double kLargestCollapse =
-    3.0;  // a verify step may take so many times as long as one without drafts
-constexpr double kBaselineShare =
-    0.02;  // of all time may go into measuring a step without drafts for that
-constexpr double kWorthLearning = 0.25;  // of a step, that a probe must promise over the horizon
-constexpr double kChangeSteps = 2000;    // a kernel's cost is taken to change once in so many steps
+// Before a step without drafts is measured, a verify step is taken to last at most so many times as
+// long as one; above so many rows, where arithmetic may be the limit, in proportion to the rows.
+constexpr double kLargestCollapse = 3.0;
+constexpr double kFreeRows = 16.0;
+// Share of all time that may go into measuring a step without drafts when drafts clearly win.
+constexpr double kBaselineShare = 0.02;
+// Steps' worth of time that a probe must promise over the horizon.
+constexpr double kWorthLearning = 0.25;
+// A kernel's cost is taken to change once in so many steps, acceptance that nobody sees once in so
+// many tokens.
+constexpr double kChangeSteps = 2000;
+constexpr double kStaleTokens = 200;
 // Over so many steps a better choice would pay: as many as there have been, which is all that is
 // known of the future.
 constexpr double kShortestHorizon = 32;
 constexpr double kLongestHorizon = 512;
-constexpr double kStaleTokens =
-    200;  // acceptance that is not observed is taken to change within so many
 
 }  // namespace
 
@@ -200,7 +205,10 @@ bool Controller::proven(const std::vector<Member>& members, const Choice& choice
                         const Choice& off) const {
   if (choice.shape.extra_rows() == 0) return true;
   // Before a step without drafts was measured: do drafts win however expensive they are?
-  if (!baseline_measured_) return choice.tokens > kLargestCollapse * off.tokens;
+  if (!baseline_measured_) {
+    const double crowd = std::max(1.0, choice.shape.rows / kFreeRows);
+    return choice.tokens > kLargestCollapse * crowd * off.tokens;
+  }
   double tokens = choice.tokens;
   for (std::size_t i = 0; i < members.size(); ++i)
     tokens -= members[i].tokens_error(choice.drafts[i], 0);

@@ -2,7 +2,6 @@
 #include "speculate/cost_model.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -27,13 +26,12 @@ enum Coefficient {
   kFirstRowCount
 };
 constexpr std::array<Prior, kFirstRowCount> kPriors{{
-    {0.85, 0.5},   // base
-    {0.05, 0.2},   // each sequence after the first
-    {0.15, 0.3},   // one row over one depth unit
-    {0.03, 0.15},  // a step with any verify rows
-    {0.02, 0.1},   // each extra row
-    {0.02,
-     0.25},  // a second row over one depth unit: in the published collapse the costliest by far
+    {0.85, 0.5},    // base
+    {0.05, 0.2},    // each sequence after the first
+    {0.15, 0.3},    // one row over one depth unit
+    {0.03, 0.15},   // a step with any verify rows
+    {0.02, 0.1},    // each extra row
+    {0.02, 0.25},   // a second row over one depth unit: the published collapse
     {0.005, 0.03},  // each extra row over one depth unit
 }};
 // Of the step from one row count to the next, from the common line: tiles that fill up, kernels
