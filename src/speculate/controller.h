@@ -50,8 +50,9 @@ class Controller {
  public:
   explicit Controller(ControllerOptions options = {});
 
-  /// One decision per offer; `decisions` has offers.size() entries. Sequences not seen before start
-  /// from what all sequences so far have taught.
+  /// One decision per offer; `decisions` has offers.size() entries. Every sequence of the step
+  /// should be offered, those that draft nothing with `available` = 0: they are part of what the
+  /// step costs. Sequences not seen before start from what all sequences so far have taught.
   void decide(std::span<const DraftOffer> offers, std::span<Decision> decisions);
 
   /// The drafter proposes `tokens` to follow the sequence's committed tokens.
