@@ -17,6 +17,9 @@
 
 namespace segue::attention::cuda {
 
+/// Up to here a reduction by narrow warps is the faster one (2026-11, H200: 2 rows of G-slide).
+inline constexpr int kNarrowWarps = 256;
+
 inline Arguments arguments_of(const DeviceParams& params, int tile_keys) {
   Arguments args{};
   params.plan->fill(args);
@@ -112,7 +115,7 @@ void launch_attention(const DeviceParams& params, device::Stream& stream) {
   if (reductions == 0) return;
   // Few rows: narrow warps on many multiprocessors. Many: wide ones, for the sake of bandwidth.
   const int runs = params.whole_capacity ? capacity.runs : live.runs;
-  const bool narrow = kHeadDim < 128 || tile_rows * reductions <= params.multiprocessors;
+  const bool narrow = kHeadDim < 128 || tile_rows * reductions * (kHeadDim / 32) <= kNarrowWarps;
   const auto grid = [&](int width) {
     return dim3(static_cast<unsigned>(tile_rows), static_cast<unsigned>(reductions),
                 static_cast<unsigned>(kHeadDim / (32 * width)));
