@@ -28,6 +28,7 @@ constexpr double kStaleTokens = 200;
 // known of the future.
 constexpr double kShortestHorizon = 32;
 constexpr double kLongestHorizon = 512;
+constexpr std::size_t kShown = 16;  // sequences in explain()
 
 }  // namespace
 
@@ -245,6 +246,7 @@ void Controller::decide(std::span<const DraftOffer> offers, std::span<Decision> 
     // The first step of all: one step with many drafts tells most, about costs and about
     // acceptance.
     std::vector<int> drafts;
+    drafts.reserve(members.size());
     const int cap = std::max(1, options_.max_draft / static_cast<int>(members.size()));
     for (const Member& member : members) drafts.push_back(std::min(cap, member.limit));
     chosen = evaluate(members, std::move(drafts));
@@ -252,6 +254,7 @@ void Controller::decide(std::span<const DraftOffer> offers, std::span<Decision> 
   } else {
     std::vector<Choice> choices = choices_for(members);
     std::vector<int> previous;
+    previous.reserve(members.size());
     for (const Member& member : members) previous.push_back(member.previous);
     choices.push_back(evaluate(members, std::move(previous)));
     const Choice& best = choices[best_proven(members, choices)];
@@ -358,7 +361,6 @@ std::optional<double> Controller::break_even_acceptance(int k, std::int64_t dept
 
 core::Json Controller::describe(const Choice& choice) const {
   core::Json json = core::Json::object();
-  constexpr std::size_t kShown = 16;  // sequences
   const auto end =
       choice.drafts.begin() + static_cast<std::ptrdiff_t>(std::min(kShown, choice.drafts.size()));
   json.set("k", std::vector<int>(choice.drafts.begin(), end));

@@ -37,6 +37,7 @@ constexpr std::array<Prior, kFirstRowCount> kPriors{{
 // Of the step from one row count to the next, from the common line: tiles that fill up, kernels
 // that change. What is learnt about 4 and 9 rows so bounds what 5 to 8 may cost.
 constexpr double kRowCountDeviation = 0.05;
+constexpr double kFar = 4.0;  // standard deviations from what was expected: disturbed, or a change
 constexpr double kDrift = 0.003;  // of a coefficient's prior deviation, per observation
 constexpr int kRowCounts = 24;  // 2 .. 16, then a bin per quarter of a doubling up to 80, then one
 constexpr double kDepthUnit = 4096;
@@ -153,7 +154,6 @@ void DriftingFit::observe(Prediction expected, double us, int kind) {
   const double scale = std::clamp(expected.us, 0.1 * us, us);
   double noise_us = noise_ * scale;
   const double surprise = (us - expected.us) / std::hypot(noise_us, expected_error_us);
-  constexpr double kFar = 4.0;
   bool widened = false;
   int& suspicious = suspicious_[static_cast<std::size_t>(kind)];
   if (surprise > kFar) {
