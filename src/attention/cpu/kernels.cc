@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU rows of the kernel table, and their launch: items of the plan are handed to threads one by one; when all
-// are done, the partials of every (row tile, kv head) are merged left to right, many rows at a time. Nothing here
-// computes a number; which thread runs what changes no bit.
+// The CPU rows of the kernel table, and their launch: items of the plan are handed to threads one
+// by one; when all are done, the partials of every (row tile, kv head) are merged left to right,
+// many rows at a time. Nothing here computes a number; which thread runs what changes no bit.
 #include <algorithm>
 #include <array>
 
@@ -30,7 +30,8 @@ struct Launch {
     return params.out + row * row_stride() + std::int64_t{head} * head_dim();
   }
   Partial partial(std::int64_t index) const {
-    return {params.partial_m + index, params.partial_l + index, params.partial_o + index * head_dim()};
+    return {params.partial_m + index, params.partial_l + index,
+            params.partial_o + index * head_dim()};
   }
   void finish(const Partial& acc, std::int64_t row, int head) const {
     const float* sink = params.sinks == nullptr ? nullptr : params.sinks + head;
@@ -43,12 +44,19 @@ cpu::Keys keys_of(const Launch& launch, const RowTile& tile, int kv_head) {
   const kv::View& view = launch.params.kv;
   const kv::PageTable& table = launch.params.tables[tile.sequence];
   const std::int64_t head = kv_head * view.head_stride;
-  return {.k = view.k + head, .v = view.v + head, .page_stride = view.page_stride, .token_stride = view.token_stride,
-          .table = table.pages, .table_count = table.count, .pages = view.pages, .page_size = view.page_size};
+  return {.k = view.k + head,
+          .v = view.v + head,
+          .page_stride = view.page_stride,
+          .token_stride = view.token_stride,
+          .table = table.pages,
+          .table_count = table.count,
+          .pages = view.pages,
+          .page_size = view.page_size};
 }
 
 /// Rows [first, first + rows) of the item's tile.
-void run_rows(const Launch& launch, const WorkItem& item, int first, int rows, cpu::Scratch& scratch) {
+void run_rows(const Launch& launch, const WorkItem& item, int first, int rows,
+              cpu::Scratch& scratch) {
   const Plan& plan = launch.plan();
   const Shape& shape = plan.shape;
   const RowTile& tile = plan.tiles[static_cast<std::size_t>(item.tile)];
@@ -56,7 +64,8 @@ void run_rows(const Launch& launch, const WorkItem& item, int first, int rows, c
   const int head = item.kv_head * group;
   const std::int64_t row = tile.token + first;
   const bool final = item.partial < 0;
-  std::array<float, 2 * cpu::kMaxRows> state;  // maximum and sum of final rows, which need no partial
+  std::array<float, 2 * cpu::kMaxRows>
+      state;  // maximum and sum of final rows, which need no partial
 
   Job job{.keys = keys_of(launch, tile, item.kv_head),
           .q = launch.params.q + row * launch.row_stride() + std::int64_t{head} * shape.head_dim,
@@ -88,7 +97,8 @@ void run_rows(const Launch& launch, const WorkItem& item, int first, int rows, c
   launch.level.run[static_cast<int>(shape.kv)](job, scratch);
   if (!final) return;
   for (int entry = 0; entry < rows * group; ++entry) {
-    const Partial acc{job.m + entry, job.l + entry, launch.out(row + entry / group, head + entry % group)};
+    const Partial acc{job.m + entry, job.l + entry,
+                      launch.out(row + entry / group, head + entry % group)};
     launch.finish(acc, row + entry / group, head + entry % group);
   }
 }
@@ -133,7 +143,8 @@ void launch_items(const Level& level, const Params& params, Stream& stream) {
     }
   });
 
-  // A second region rather than "the last arriver merges": rows of one reduction are then shared by all threads.
+  // A second region rather than "the last arriver merges": rows of one reduction are then shared by
+  // all threads.
   const auto reductions = static_cast<std::int64_t>(plan.reductions.size());
   if (reductions == 0) return;
   const int shares = reductions >= 4 * stream.pool->threads() ? 1 : 2 * stream.pool->threads();
@@ -141,14 +152,16 @@ void launch_items(const Level& level, const Params& params, Stream& stream) {
     const Reduction& reduction = plan.reductions[static_cast<std::size_t>(task / shares)];
     const int rows = plan.tiles[static_cast<std::size_t>(reduction.tile)].rows;
     const auto share = static_cast<int>(task % shares);
-    for (int row = rows * share / shares; row < rows * (share + 1) / shares; ++row) reduce_row(launch, reduction, row);
+    for (int row = rows * share / shares; row < rows * (share + 1) / shares; ++row)
+      reduce_row(launch, reduction, row);
   });
 }
 
 template <KvType type>
 bool supports(const Shape& shape) {
   return shape.kv == type && shape.layout == kv::Layout::kTiled16 && shape.head_dim % 16 == 0 &&
-         shape.head_dim <= cpu::kMaxHeadDim && shape.group() <= cpu::kMaxGroup && shape.page_size % 8 == 0;
+         shape.head_dim <= cpu::kMaxHeadDim && shape.group() <= cpu::kMaxGroup &&
+         shape.page_size % 8 == 0;
 }
 
 template <const Level& level>
@@ -158,28 +171,35 @@ void launch(const Params& params, Stream& stream) {
 
 template <KvType type, const Level& level>
 constexpr Kernel row(std::string_view name, std::string_view bits_class, core::IsaLevel isa) {
-  return {.name = name, .bits_class = bits_class, .device = DeviceKind::kCpu, .isa = isa, .supports = &supports<type>,
+  return {.name = name,
+          .bits_class = bits_class,
+          .device = DeviceKind::kCpu,
+          .isa = isa,
+          .supports = &supports<type>,
           .launch = &launch<level>};
 }
 
 using core::IsaLevel;
 
-constexpr std::array kRows{
+constexpr std::array kRows {
 #if defined(__x86_64__)
-    row<KvType::kBF16, avx512::kLevel>("cpu.avx512.bf16", "cpu-avx512-1", IsaLevel::kAvx512),
-    row<KvType::kF16, avx512::kLevel>("cpu.avx512.f16", "cpu-avx512-1", IsaLevel::kAvx512),
-    row<KvType::kF32, avx512::kLevel>("cpu.avx512.f32", "cpu-avx512-1", IsaLevel::kAvx512),
-    row<KvType::kBF16, avx2::kLevel>("cpu.avx2.bf16", "cpu-avx2-1", IsaLevel::kAvx2),
-    row<KvType::kF16, avx2::kLevel>("cpu.avx2.f16", "cpu-avx2-1", IsaLevel::kAvx2),
-    row<KvType::kF32, avx2::kLevel>("cpu.avx2.f32", "cpu-avx2-1", IsaLevel::kAvx2),
+  row<KvType::kBF16, avx512::kLevel>("cpu.avx512.bf16", "cpu-avx512-1", IsaLevel::kAvx512),
+      row<KvType::kF16, avx512::kLevel>("cpu.avx512.f16", "cpu-avx512-1", IsaLevel::kAvx512),
+      row<KvType::kF32, avx512::kLevel>("cpu.avx512.f32", "cpu-avx512-1", IsaLevel::kAvx512),
+      row<KvType::kBF16, avx2::kLevel>("cpu.avx2.bf16", "cpu-avx2-1", IsaLevel::kAvx2),
+      row<KvType::kF16, avx2::kLevel>("cpu.avx2.f16", "cpu-avx2-1", IsaLevel::kAvx2),
+      row<KvType::kF32, avx2::kLevel>("cpu.avx2.f32", "cpu-avx2-1", IsaLevel::kAvx2),
 #elif defined(__aarch64__)
-    row<KvType::kBF16, neon::kLevel>("cpu.neon.bf16", "cpu-neon-1", IsaLevel::kNeon),
-    row<KvType::kF16, neon::kLevel>("cpu.neon.f16", "cpu-neon-1", IsaLevel::kNeon),
-    row<KvType::kF32, neon::kLevel>("cpu.neon.f32", "cpu-neon-1", IsaLevel::kNeon),
+  row<KvType::kBF16, neon::kLevel>("cpu.neon.bf16", "cpu-neon-1", IsaLevel::kNeon),
+      row<KvType::kF16, neon::kLevel>("cpu.neon.f16", "cpu-neon-1", IsaLevel::kNeon),
+      row<KvType::kF32, neon::kLevel>("cpu.neon.f32", "cpu-neon-1", IsaLevel::kNeon),
 #endif
-    row<KvType::kBF16, portable::kLevel>("cpu.portable.bf16", "cpu-portable-1", IsaLevel::kPortable),
-    row<KvType::kF16, portable::kLevel>("cpu.portable.f16", "cpu-portable-1", IsaLevel::kPortable),
-    row<KvType::kF32, portable::kLevel>("cpu.portable.f32", "cpu-portable-1", IsaLevel::kPortable),
+      row<KvType::kBF16, portable::kLevel>("cpu.portable.bf16", "cpu-portable-1",
+                                           IsaLevel::kPortable),
+      row<KvType::kF16, portable::kLevel>("cpu.portable.f16", "cpu-portable-1",
+                                          IsaLevel::kPortable),
+      row<KvType::kF32, portable::kLevel>("cpu.portable.f32", "cpu-portable-1",
+                                          IsaLevel::kPortable),
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of one instruction level, and what does not depend on the KV type: the merge and what follows the last one.
+// The table of one instruction level, and what does not depend on the KV type: the merge and what
+// follows the last one.
 #include <cmath>
 
 #include "attention/cpu/merge.isa.h"
@@ -12,7 +13,9 @@ void run_bf16(const cpu::Job& job, cpu::Scratch& scratch);
 
 namespace {
 
-void merge_partial(const cpu::Partial& acc, const cpu::Partial& x, int head_dim) { merge(acc, x, head_dim); }
+void merge_partial(const cpu::Partial& acc, const cpu::Partial& x, int head_dim) {
+  merge(acc, x, head_dim);
+}
 
 /// The sink is one more score whose value is zero. 2 head_dim floats.
 float finish(const cpu::Partial& acc, int head_dim, const float* sink, KvType type) {

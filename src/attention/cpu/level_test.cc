@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of a level that a whole attention cannot show: exp and tanh over their range, the identities of the merge,
-// and what follows the last merge. Every level of this machine.
+// The parts of a level that a whole attention cannot show: exp and tanh over their range, the
+// identities of the merge, and what follows the last merge. Every level of this machine.
 #include "attention/cpu/level.h"
 
 #include <gtest/gtest.h>
@@ -46,30 +46,35 @@ class EveryLevel : public testing::TestWithParam<Named> {
  protected:
   const Level& level() const { return *GetParam().level; }
 
-  /// Largest error in units of the last place of the exact result, over 2^20 floats of [low, high] evenly by bits.
+  /// Largest error in units of the last place of the exact result, over 2^20 floats of [low, high]
+  /// evenly by bits.
   template <class F>
-  double worst_ulps(void (*function)(const float*, float*, int), F exact, float low, float high) const {
+  double worst_ulps(void (*function)(const float*, float*, int), F exact, float low,
+                    float high) const {
     const auto first = static_cast<std::int64_t>(std::bit_cast<std::int32_t>(low));
     const auto last = static_cast<std::int64_t>(std::bit_cast<std::int32_t>(high));
     constexpr int kCount = 1 << 20;
     std::vector<float> x(kCount), y(kCount);
     for (int i = 0; i < kCount; ++i) {
-      x[i] = std::bit_cast<float>(static_cast<std::int32_t>(first + (last - first) * i / (kCount - 1)));
+      x[i] = std::bit_cast<float>(
+          static_cast<std::int32_t>(first + (last - first) * i / (kCount - 1)));
     }
     function(x.data(), y.data(), kCount);
     double worst = 0;
     for (int i = 0; i < kCount; ++i) {
       const double expected = exact(static_cast<double>(x[i]));
       const auto nearest = static_cast<float>(expected);
-      const double ulp = std::abs(static_cast<double>(std::nextafter(nearest, 2 * nearest)) - nearest);
+      const double ulp =
+          std::abs(static_cast<double>(std::nextafter(nearest, 2 * nearest)) - nearest);
       worst = std::max(worst, std::abs(y[i] - expected) / ulp);
     }
     return worst;
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Levels, EveryLevel, testing::ValuesIn(levels()),
-                         [](const auto& named) { return std::string(core::isa_name(named.param.isa)); });
+INSTANTIATE_TEST_SUITE_P(Levels, EveryLevel, testing::ValuesIn(levels()), [](const auto& named) {
+  return std::string(core::isa_name(named.param.isa));
+});
 
 TEST_P(EveryLevel, ExpKeepsItsBound) {
   const auto exact = [](double x) { return std::exp(x); };
@@ -88,7 +93,8 @@ TEST_P(EveryLevel, TanhKeepsItsBound) {
 }
 
 TEST_P(EveryLevel, ExpAndTanhKeepTheirLimits) {
-  std::vector<float> x{-kInfinity, -1e30f, -88.0f, 0.0f, -0.0f, kNan, kInfinity, -kInfinity, 100.0f};
+  std::vector<float> x{-kInfinity, -1e30f,    -88.0f,     0.0f,  -0.0f,
+                       kNan,       kInfinity, -kInfinity, 100.0f};
   x.resize(16);
   std::vector<float> y(16);
   level().exp(x.data(), y.data(), 16);
@@ -172,7 +178,8 @@ TEST_P(EveryLevel, MergeWeighsBothSidesByTheirMaxima) {
     EXPECT_FLOAT_EQ(a.l, static_cast<float>(before.l * weight_a + b.l * weight_b));
     for (int d = 0; d < 64; ++d) {
       const double magnitude = std::abs(before.o[d] * weight_a) + std::abs(b.o[d] * weight_b);
-      EXPECT_LE(std::abs(a.o[d] - (before.o[d] * weight_a + b.o[d] * weight_b)), core::summation_bound(2, magnitude));
+      EXPECT_LE(std::abs(a.o[d] - (before.o[d] * weight_a + b.o[d] * weight_b)),
+                core::summation_bound(2, magnitude));
     }
   }
 }
@@ -192,7 +199,8 @@ TEST_P(EveryLevel, FinishDividesAddsTheSinkAndRestoresTheOrderOfDims) {
       Owned x{.m = 1.5f, .l = 2.0f, .o = {}};
       x.o.resize(static_cast<std::size_t>(head_dim));
       for (int d = 0; d < head_dim; ++d) {
-        // In bf16 a group of 32 dims lies as its even dims, then its odd ones; 16 dims at the end as they are.
+        // In bf16 a group of 32 dims lies as its even dims, then its odd ones; 16 dims at the end
+        // as they are.
         const int within = d % 32;
         const bool grouped = type == KvType::kBF16 && d / 32 * 32 + 32 <= head_dim;
         x.o[grouped ? d - within + within / 2 + within % 2 * 16 : d] = static_cast<float>(d);

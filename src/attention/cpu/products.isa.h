@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two matrix products of attention as register tiles: scores = q K and o += p V. Every score is one chain of
-// multiply-adds over the dims in ascending order, every output element one chain over its row's visible keys in
-// ascending order; how many rows and keys share a register tile therefore changes no bit.
+// The two matrix products of attention as register tiles: scores = q K and o += p V. Every score is
+// one chain of multiply-adds over the dims in ascending order, every output element one chain over
+// its row's visible keys in ascending order; how many rows and keys share a register tile therefore
+// changes no bit.
 #pragma once
 
 #include <cstdint>
@@ -12,25 +13,23 @@
 namespace segue::attention::ISA {
 namespace {
 
-/// How a KV type is read, 32 elements at a time as two Vecs. In bf16 the first has the elements with an even index: one
-/// shift and one mask widen what would take two shuffles and two shifts in natural order.
+/// How a KV type is read, 32 elements at a time as two Vecs. In bf16 the first has the elements
+/// with an even index: one shift and one mask widen what would take two shuffles and two shifts in
+/// natural order.
 struct F32 {
   using Element = float;
-  static constexpr bool kInterleaved = false;
   static Vec first(const float* p) { return load(p); }
   static Vec second(const float* p) { return load(p + 16); }
   static Vec sixteen(const float* p) { return load(p); }
 };
 struct F16 {
   using Element = std::uint16_t;
-  static constexpr bool kInterleaved = false;
   static Vec first(const Element* p) { return load_f16(p); }
   static Vec second(const Element* p) { return load_f16(p + 16); }
   static Vec sixteen(const Element* p) { return load_f16(p); }
 };
 struct Bf16 {
   using Element = std::uint16_t;
-  static constexpr bool kInterleaved = true;
   static Vec first(const Element* p) { return load_bf16_even(p); }
   static Vec second(const Element* p) { return load_bf16_odd(p); }
   static Vec sixteen(const Element* p) { return load_bf16(p); }
@@ -45,15 +44,16 @@ constexpr int score_tiles(int rows) { return smaller(4, kAccumulators / rows); }
 constexpr int kOutputRows = smaller(12, kAccumulators / 2 > 0 ? kAccumulators / 2 : 1);
 constexpr int output_pairs(int rows) { return smaller(2, kAccumulators / (2 * rows)); }
 
-/// Contiguous memory that will be read soon, brought into the second-level cache line by line while something else is
-/// computed: hardware prefetchers alone leave a core waiting, since K and V change places every block.
+/// Contiguous memory that will be read soon, brought into the second-level cache line by line while
+/// something else is computed: hardware prefetchers alone leave a core waiting, since K and V
+/// change places every block.
 struct Fetch {
   const std::byte* line = nullptr;
-  const std::byte* end = nullptr;   // of the run that `line` is in
+  const std::byte* end = nullptr;          // of the run that `line` is in
   const std::byte* const* next = nullptr;  // further runs, [begin, end) pairs
   const std::byte* const* last = nullptr;
-  int rate = 0;  // lines per 256 calls: evenly spread, because a core can wait for 16 lines at a time only
-  int credit = 0;
+  int rate = 0;                            // lines per 256 calls, evenly spread: a core can wait
+  int credit = 0;                          // for 16 lines at a time only
 };
 
 inline void fetch(Fetch& f) {
@@ -74,18 +74,20 @@ inline void fetch(Fetch& f) {
 /// The tiles of K that the scores of a block need, ascending.
 struct TileList {
   const std::byte* tile[cpu::kMaxTiles];
-  int offset[cpu::kMaxTiles];  // of the tile's first key from the start of the block, -8 .. kBlock - 1
+  int offset[cpu::kMaxTiles];  // of the tile's first key from the start of the block, -8 .. kBlock
+                               // - 1
   int count;
 };
 
-/// scores[r][tile's keys] = q[r] . K for R rows and T tiles. Lanes that are no visible key get garbage, and a tile that
-/// is cut by its page's end writes 8 lanes too many: the next tile, written later, has them right.
+/// scores[r][tile's keys] = q[r] . K for R rows and T tiles. Lanes that are no visible key get
+/// garbage, and a tile that is cut by its page's end writes 8 lanes too many: the next tile,
+/// written later, has them right.
 ///
-/// Per dim: T loads of K (2 T more operations to widen a pair of dims), R broadcasts, R T multiply-adds. Bound by the
-/// multiply-adds from 4 rows on, below by the reading of K.
+/// Per dim: T loads of K (2 T more operations to widen a pair of dims), R broadcasts, R T
+/// multiply-adds. Bound by the multiply-adds from 4 rows on, below by the reading of K.
 template <class Kv, int R, int T>
-[[gnu::noinline]] void score_tile(const float* q, const TileList& list, int begin, int head_dim, Fetch& ahead,
-                                  float* scores) {
+[[gnu::noinline]] void score_tile(const float* q, const TileList& list, int begin, int head_dim,
+                                  Fetch& ahead, float* scores) {
   using Element = typename Kv::Element;
   const Element* k[T];
   for (int t = 0; t < T; ++t) k[t] = reinterpret_cast<const Element*>(list.tile[begin + t]);
@@ -110,19 +112,21 @@ template <class Kv, int R, int T>
   }
   ahead = f;
   for (int r = 0; r < R; ++r) {
-    for (int t = 0; t < T; ++t) store(scores + r * cpu::kScoreStride + list.offset[begin + t], acc[r][t]);
+    for (int t = 0; t < T; ++t)
+      store(scores + r * cpu::kScoreStride + list.offset[begin + t], acc[r][t]);
   }
 }
 
 /// `rows` <= R rows against tiles [begin, end).
 template <class Kv, int R = kScoreRows>
-void score_rows(int rows, const float* q, const TileList& list, int begin, int end, int head_dim, Fetch& ahead,
-                float* scores) {
+void score_rows(int rows, const float* q, const TileList& list, int begin, int end, int head_dim,
+                Fetch& ahead, float* scores) {
   if constexpr (R > 1) {
     if (rows < R) return score_rows<Kv, R - 1>(rows, q, list, begin, end, head_dim, ahead, scores);
   }
   constexpr int kTiles = score_tiles(R);
-  for (; begin + kTiles <= end; begin += kTiles) score_tile<Kv, R, kTiles>(q, list, begin, head_dim, ahead, scores);
+  for (; begin + kTiles <= end; begin += kTiles)
+    score_tile<Kv, R, kTiles>(q, list, begin, head_dim, ahead, scores);
   if constexpr (kTiles > 2) {
     if (begin + 2 <= end) {
       score_tile<Kv, R, 2>(q, list, begin, head_dim, ahead, scores);
@@ -134,13 +138,13 @@ void score_rows(int rows, const float* q, const TileList& list, int begin, int e
 
 constexpr int kNearKeys = 8;  // rows of V on the way from the second-level cache to the first
 
-/// o[r][dims] += sum over keys first .. last of p[r][key] V[key][dims], for R rows and 32 P dims from `dim` on (P = 0:
-/// 16 dims); starts from zero if `fresh`. `v` has the rows of V by key.
+/// o[r][dims] += sum over keys first .. last of p[r][key] V[key][dims], for R rows and 32 P dims
+/// from `dim` on (P = 0: 16 dims); starts from zero if `fresh`. `v` has the rows of V by key.
 ///
 /// Per key: 2 P Vecs of V, R broadcasts, 2 P R multiply-adds.
 template <class Kv, int R, int P>
-[[gnu::noinline]] void output_tile(const float* p, const std::byte* const* v, int first, int last, int dim, bool fresh,
-                                   Fetch& ahead, float* const* o) {
+[[gnu::noinline]] void output_tile(const float* p, const std::byte* const* v, int first, int last,
+                                   int dim, bool fresh, Fetch& ahead, float* const* o) {
   using Element = typename Kv::Element;
   constexpr int kVecs = P == 0 ? 1 : 2 * P;
   Vec acc[R][kVecs];
@@ -180,17 +184,19 @@ template <class Kv, int R, int P>
 
 /// Dims [dim, dim_end) of `rows` <= R rows over keys first .. last, which all these rows see.
 template <class Kv, int R = kOutputRows>
-void output_rows(int rows, const float* p, const std::byte* const* v, int first, int last, int dim, int dim_end,
-                 bool fresh, Fetch& ahead, float* const* o) {
+void output_rows(int rows, const float* p, const std::byte* const* v, int first, int last, int dim,
+                 int dim_end, bool fresh, Fetch& ahead, float* const* o) {
   if constexpr (R > 1) {
-    if (rows < R) return output_rows<Kv, R - 1>(rows, p, v, first, last, dim, dim_end, fresh, ahead, o);
+    if (rows < R)
+      return output_rows<Kv, R - 1>(rows, p, v, first, last, dim, dim_end, fresh, ahead, o);
   }
   constexpr int kPairs = output_pairs(R);
   for (; dim + 32 * kPairs <= dim_end; dim += 32 * kPairs) {
     output_tile<Kv, R, kPairs>(p, v, first, last, dim, fresh, ahead, o);
   }
   if constexpr (kPairs > 1) {
-    for (; dim + 32 <= dim_end; dim += 32) output_tile<Kv, R, 1>(p, v, first, last, dim, fresh, ahead, o);
+    for (; dim + 32 <= dim_end; dim += 32)
+      output_tile<Kv, R, 1>(p, v, first, last, dim, fresh, ahead, o);
   }
   if (dim < dim_end) output_tile<Kv, R, 0>(p, v, first, last, dim, fresh, ahead, o);
 }

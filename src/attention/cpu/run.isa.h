@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// One job: rows of one sequence over a run of units of one kv head. Per unit, from a fresh state: per block of 64 keys
-// the scores of all rows, their softmax weights, and the weighted sum of V; then the merge into the accumulator, or
-// the unit's own partial.
+// One job: rows of one sequence over a run of units of one kv head. Per unit, from a fresh state:
+// per block of keys the scores of all rows, their softmax weights, and the weighted sum of V;
+// then the merge into the accumulator, or the unit's own partial.
 //
-// Bits: a score is a chain over dims, the maximum is exact in any order, the sum runs in 16 lanes by position in the
-// unit, the output is a chain over the row's visible keys in ascending order, rescaled at block borders when the
-// running maximum grew. All of these are functions of the row and of positions relative to the unit.
+// Bits: a score is a chain over dims, the maximum is exact in any order, the sum runs in 16 lanes
+// by position in the unit, the output is a chain over the row's visible keys in ascending order,
+// rescaled at block borders when the running maximum grew. All of these are functions of the row
+// and of positions relative to the unit.
 //
-// Traffic: K and V once per job from memory, 2 key_bytes per key. Arithmetic: 4 rows * group * head_dim operations per
-// key in multiply-adds, about 6 % more for the softmax and 2 / (rows * group) for widening 16-bit types.
+// Traffic: K and V once per job from memory, 2 key_bytes per key. Arithmetic: 4 rows * group *
+// head_dim operations per key in multiply-adds, about 6 % more for the softmax and 2 / (rows *
+// group) for widening 16-bit types.
 #pragma once
 
 #include "attention/cpu/level.h"
@@ -32,9 +34,10 @@ struct Block {
   int width;           // keys
   int first, last;     // keys that any row sees, relative to begin
   TileList tiles;
-  const std::byte* v[kBlock + kNearKeys];          // rows of V by key, the visible ones; then the last repeated
-  int runs;                                        // contiguous pieces of K, and as many of V
-  const std::byte* k_runs[2 * cpu::kMaxTiles];     // [begin, end) pairs
+  const std::byte*
+      v[kBlock + kNearKeys];  // rows of V by key, the visible ones; then the last repeated
+  int runs;                   // contiguous pieces of K, and as many of V
+  const std::byte* k_runs[2 * cpu::kMaxTiles];  // [begin, end) pairs
   const std::byte* v_runs[2 * cpu::kMaxTiles];
 };
 
@@ -55,8 +58,8 @@ inline std::int64_t first_key(const Job& job, std::int64_t position) {
   return job.window > 0 ? at_least(position - job.window + 1, 0) : 0;
 }
 
-/// Moves `block` to the next block of the job of which any row sees a key, starting with the one at `begin` in `unit`;
-/// false when there is none.
+/// Moves `block` to the next block of the job of which any row sees a key, starting with the one at
+/// `begin` in `unit`; false when there is none.
 inline bool next_block(const Job& job, std::int64_t unit, std::int64_t begin, Block& block) {
   const std::int64_t low = first_key(job, job.position);
   const std::int64_t high = job.position + job.rows;
@@ -80,7 +83,8 @@ inline bool next_block(const Job& job, std::int64_t unit, std::int64_t begin, Bl
 template <class Kv>
 void find_keys(const Job& job, Block& block) {
   const cpu::Keys& keys = job.keys;
-  const std::int64_t tile_bytes = std::int64_t{job.head_dim} * 16 * static_cast<std::int64_t>(sizeof(typename Kv::Element));
+  const std::int64_t tile_bytes =
+      std::int64_t{job.head_dim} * 16 * static_cast<std::int64_t>(sizeof(typename Kv::Element));
   const std::int64_t first = block.begin + block.first;
   const std::int64_t last = block.begin + block.last;
   TileList& tiles = block.tiles;
@@ -91,7 +95,8 @@ void find_keys(const Job& job, Block& block) {
     const std::int64_t page_bytes = physical_page(keys, logical) * keys.page_stride;
     // Token range of this page that is needed.
     const int from = static_cast<int>(first > page_begin ? first - page_begin : 0);
-    const int to = static_cast<int>(last - page_begin < keys.page_size ? last - page_begin : keys.page_size);
+    const int to =
+        static_cast<int>(last - page_begin < keys.page_size ? last - page_begin : keys.page_size);
     const std::byte* k = keys.k + page_bytes + from / 16 * tile_bytes;
     block.k_runs[2 * block.runs] = k;
     for (int tile = from / 16; tile * 16 < to; ++tile, k += tile_bytes) {
@@ -129,7 +134,8 @@ inline void find_visible(const Job& job, const Block& block, Scratch& scratch) {
   int entry = 0;
   for (int row = 0; row < job.rows; ++row) {
     const std::int64_t position = job.position + row;
-    const std::int64_t first = at_most(at_least(first_key(job, position) - block.begin, 0), block.width);
+    const std::int64_t first =
+        at_most(at_least(first_key(job, position) - block.begin, 0), block.width);
     const std::int64_t last = at_least(at_most(position + 1 - block.begin, block.width), first);
     for (int g = 0; g < job.group; ++g, ++entry) {
       scratch.first[entry] = static_cast<int>(first);
@@ -138,8 +144,8 @@ inline void find_visible(const Job& job, const Block& block, Scratch& scratch) {
   }
 }
 
-/// The largest visible score of a row; caps scores, and makes those that the row does not see -inf in the Vecs that
-/// hold visible ones.
+/// The largest visible score of a row; caps scores, and makes those that the row does not see -inf
+/// in the Vecs that hold visible ones.
 inline float find_top(const Job& job, float* scores, int first, int last) {
   const Vec lowest = set(-__builtin_inff());
   Vec top = lowest;
@@ -154,15 +160,17 @@ inline float find_top(const Job& job, float* scores, int first, int last) {
   return largest(top);
 }
 
-/// Turns the visible scores of all rows into weights, zero elsewhere in the Vecs that hold them, and updates maxima,
-/// sums and outputs. In three passes over the rows, so that the latencies of one row hide behind the others.
+/// Turns the visible scores of all rows into weights, zero elsewhere in the Vecs that hold them,
+/// and updates maxima, sums and outputs. In three passes over the rows, so that the latencies of
+/// one row hide behind the others.
 inline void weigh_block(const Job& job, Scratch& scratch, float* const* o) {
   const int entries = job.rows * job.group;
   const auto scores_of = [&](int entry) { return scratch.scores + 16 + entry * cpu::kScoreStride; };
   for (int entry = 0; entry < entries; ++entry) {
     scratch.top[entry] = find_top(job, scores_of(entry), scratch.first[entry], scratch.last[entry]);
   }
-  for (int entry = 0; entry < entries; entry += 16) {  // lanes past the last entry compute something unused
+  for (int entry = 0; entry < entries;
+       entry += 16) {  // lanes past the last entry compute something unused
     const Vec m_old = load(scratch.m + entry);
     const Vec m = larger(load(scratch.top + entry), m_old);
     const Vec reference = select_below(m, set(-3.4e38f), zero(), m);
@@ -181,7 +189,8 @@ inline void weigh_block(const Job& job, Scratch& scratch, float* const* o) {
     if (scratch.shrink[entry] != 1.0f) {
       const Vec shrink = set(scratch.shrink[entry]);
       total = mul(total, shrink);
-      for (int d = 0; d < job.head_dim; d += 16) store(o[entry] + d, mul(load(o[entry] + d), shrink));
+      for (int d = 0; d < job.head_dim; d += 16)
+        store(o[entry] + d, mul(load(o[entry] + d), shrink));
     }
     const Vec reference = set(scratch.reference[entry]);
     for (int key = scratch.first[entry] / 16 * 16; key < last; key += 16) {
@@ -216,12 +225,13 @@ void score_block(const Job& job, Scratch& scratch, const Block& block, Fetch& ah
     int begin = 0, end = block.tiles.count;
     while (begin < end && block.tiles.offset[begin] + 16 <= first) ++begin;
     while (begin < end && block.tiles.offset[end - 1] >= last) --end;
-    score_rows<Kv>(rows, scratch.q + entry * cpu::kRowStride, block.tiles, begin, end, job.head_dim, ahead,
-                   scratch.scores + 16 + entry * cpu::kScoreStride);
+    score_rows<Kv>(rows, scratch.q + entry * cpu::kRowStride, block.tiles, begin, end, job.head_dim,
+                   ahead, scratch.scores + 16 + entry * cpu::kScoreStride);
   });
 }
 
-/// Zeroes dims [dim, dim_end) of rows without an output if others of them have one; true when none has.
+/// Zeroes dims [dim, dim_end) of rows without an output if others of them have one; true when none
+/// has.
 inline bool settle_fresh(const bool* fresh, int rows, int dim, int dim_end, float* const* o) {
   int count = 0;
   for (int r = 0; r < rows; ++r) count += fresh[r] ? 1 : 0;
@@ -232,11 +242,11 @@ inline bool settle_fresh(const bool* fresh, int rows, int dim, int dim_end, floa
   return false;
 }
 
-/// Dims [dim, dim_end) of the weighted sum of V for entries [entry, entry + rows): first what only some of them see
-/// before the keys that all see, row by row, then those, then the rest.
+/// Dims [dim, dim_end) of the weighted sum of V for entries [entry, entry + rows): first what only
+/// some of them see before the keys that all see, row by row, then those, then the rest.
 template <class Kv>
-void add_values(const Scratch& scratch, const Block& block, int entry, int rows, int dim, int dim_end, Fetch& ahead,
-                float* const* o) {
+void add_values(const Scratch& scratch, const Block& block, int entry, int rows, int dim,
+                int dim_end, Fetch& ahead, float* const* o) {
   int all_first = 0, all_last = kBlock;
   for (int r = 0; r < rows; ++r) {
     if (scratch.first[entry + r] > all_first) all_first = scratch.first[entry + r];
@@ -247,7 +257,8 @@ void add_values(const Scratch& scratch, const Block& block, int entry, int rows,
   bool fresh[kOutputRows];
   const auto one_row = [&](int r, int first, int last) {
     if (first >= last) return;
-    output_rows<Kv>(1, weights + r * cpu::kScoreStride, block.v, first, last, dim, dim_end, fresh[r], ahead, o + r);
+    output_rows<Kv>(1, weights + r * cpu::kScoreStride, block.v, first, last, dim, dim_end,
+                    fresh[r], ahead, o + r);
     fresh[r] = false;
   };
   for (int r = 0; r < rows; ++r) {
@@ -260,26 +271,30 @@ void add_values(const Scratch& scratch, const Block& block, int entry, int rows,
     for (int r = 0; r < rows; ++r) fresh[r] = false;
   }
   for (int r = 0; r < rows; ++r) {
-    one_row(r, scratch.first[entry + r] > all_last ? scratch.first[entry + r] : all_last, scratch.last[entry + r]);
+    one_row(r, scratch.first[entry + r] > all_last ? scratch.first[entry + r] : all_last,
+            scratch.last[entry + r]);
   }
 }
 
 template <class Kv>
-void reduce_block(const Job& job, Scratch& scratch, const Block& block, const Block* next, float* const* o) {
+void reduce_block(const Job& job, Scratch& scratch, const Block& block, const Block* next,
+                  float* const* o) {
   const int entries = job.rows * job.group;
   find_visible(job, block, scratch);
   const int score_row_tiles = (entries + kScoreRows - 1) / kScoreRows;
   const int group = score_tiles((entries + score_row_tiles - 1) / score_row_tiles);
   const int groups = (block.tiles.count + group - 1) / group;
-  Fetch ahead = fetch_runs(block.v_runs, block.runs, std::int64_t{score_row_tiles} * groups * (job.head_dim / 2));
+  Fetch ahead = fetch_runs(block.v_runs, block.runs,
+                           std::int64_t{score_row_tiles} * groups * (job.head_dim / 2));
   score_block<Kv>(job, scratch, block, ahead);
   weigh_block(job, scratch, o);
   const int output_row_tiles = (entries + kOutputRows - 1) / kOutputRows;
   const int pairs = output_pairs((entries + output_row_tiles - 1) / output_row_tiles);
   const int passes = (job.head_dim + 32 * pairs - 1) / (32 * pairs);
-  ahead = next == nullptr ? Fetch{}
-                          : fetch_runs(next->k_runs, next->runs,
-                                       std::int64_t{output_row_tiles} * passes * (block.last - block.first));
+  ahead = next == nullptr
+              ? Fetch{}
+              : fetch_runs(next->k_runs, next->runs,
+                           std::int64_t{output_row_tiles} * passes * (block.last - block.first));
   // A strip of V goes through all rows before the next one, while it is in the nearest cache.
   for (int dim = 0; dim < job.head_dim; dim += kStrip) {
     const int dim_end = smaller(dim + kStrip, job.head_dim);
@@ -300,11 +315,13 @@ inline void start_unit(const Job& job, Scratch& scratch) {
   }
 }
 
-/// A unit's partials are complete in scratch.m, scratch.l and o[entry]; empty ones are (-inf, 0, 0).
+/// A unit's partials are complete in scratch.m, scratch.l and o[entry]; empty ones are (-inf, 0,
+/// 0).
 inline void end_unit(const Job& job, Scratch& scratch, float* const* o) {
   for (int entry = 0; entry < job.rows * job.group; ++entry) {
     scratch.l[entry] = sum(load(scratch.sums + entry * 16));
-    for (int d = 0; !scratch.started[entry] && d < job.head_dim; d += 16) store(o[entry] + d, zero());
+    for (int d = 0; !scratch.started[entry] && d < job.head_dim; d += 16)
+      store(o[entry] + d, zero());
   }
 }
 
@@ -324,7 +341,8 @@ void run(const Job& job, Scratch& scratch) {
   if (more) find_keys<Kv>(job, *block);
   float* o[cpu::kMaxRows];
   for (std::int64_t unit = job.unit_first; unit < job.unit_last; ++unit) {
-    const bool start = !job.fold || unit == job.unit_first;  // the unit's partial is the result's first value
+    const bool start =
+        !job.fold || unit == job.unit_first;  // the unit's partial is the result's first value
     const std::int64_t run_index = job.fold ? 0 : unit - job.unit_first;
     float* m = job.m + run_index * job.entry_stride;
     float* l = job.l + run_index * job.entry_stride;
@@ -350,7 +368,8 @@ void run(const Job& job, Scratch& scratch) {
         m[entry] = scratch.m[entry];
         l[entry] = scratch.l[entry];
       } else {
-        merge({m + entry, l + entry, result_of(entry)}, {scratch.m + entry, scratch.l + entry, o[entry]}, job.head_dim);
+        merge({m + entry, l + entry, result_of(entry)},
+              {scratch.m + entry, scratch.l + entry, o[entry]}, job.head_dim);
       }
     }
   }

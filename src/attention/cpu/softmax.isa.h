@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// exp and tanh of sixteen floats, by range reduction and polynomials of our own (weighted minimax fits): the same
-// operations in every lane, so a value never depends on its neighbours. Errors are tested against double.
+// exp and tanh of sixteen floats, by range reduction and polynomials of our own (weighted minimax
+// fits): the same operations in every lane, so a value never depends on its neighbours. Errors are
+// tested against double.
 #pragma once
 
 #include "attention/cpu/vec.isa.h"
@@ -8,11 +9,13 @@
 namespace segue::attention::ISA {
 namespace {
 
-/// e^x for x <= 88, error below 1.5 ulp; 0 for x < -87.33 (the smallest normal number), NaN for NaN.
+/// e^x for x <= 88, error below 1.5 ulp; 0 for x < -87.33 (the smallest normal number), NaN for
+/// NaN.
 inline Vec exp(const Vec& x) {
   const Vec lowest = set(-87.33f);
   const Vec clamped = larger(lowest, x);
-  // n = round(x / ln 2) by adding 1.5 * 2^23; ln 2 in two parts, the first with few enough bits that n * part is exact.
+  // n = round(x / ln 2) by adding 1.5 * 2^23; ln 2 in two parts, the first with few enough bits
+  // that n * part is exact.
   const Vec magic = set(12582912.0f);
   const Vec rounded = fma(clamped, set(1.44269504f), magic);
   const Vec n = sub(rounded, magic);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Vec: sixteen floats side by side, in the registers of one instruction level (AVX-512 one, AVX2 two, NEON four,
-// portable: whatever the compiler finds). Only what attention needs; included by *.isa.cc files only, all linkage
-// internal. Every level does the same operations in the same order; the portable one has no fused multiply-add.
+// Vec: sixteen floats side by side, in the registers of one instruction level (AVX-512 one, AVX2
+// two, NEON four, portable: whatever the compiler finds). Only what attention needs; included by
+// *.isa.cc files only, all linkage internal. Every level does the same operations in the same
+// order; the portable one has no fused multiply-add.
 //
 // kAccumulators: how many Vec a loop may hold in registers beside its operands.
 #pragma once
@@ -49,13 +50,13 @@ inline Vec keep(Vec x, int first, int last, Vec outside) {
 inline Vec magnitude(Vec x) { return _mm512_abs_ps(x); }
 inline Vec with_sign_of(Vec x, Vec sign) {
   return _mm512_castsi512_ps(
-      _mm512_ternarylogic_epi32(_mm512_set1_epi32(static_cast<int>(0x80000000u)), _mm512_castps_si512(sign),
-                                _mm512_castps_si512(x), 0xca));
+      _mm512_ternarylogic_epi32(_mm512_set1_epi32(static_cast<int>(0x80000000u)),
+                                _mm512_castps_si512(sign), _mm512_castps_si512(x), 0xca));
 }
 /// y * 2^n, where n is the integer that `rounded` = n + 1.5 * 2^23 holds in its low bits.
 inline Vec scale_by_power(Vec y, Vec rounded) {
-  return _mm512_castsi512_ps(
-      _mm512_add_epi32(_mm512_castps_si512(y), _mm512_slli_epi32(_mm512_castps_si512(rounded), 23)));
+  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(y),
+                                              _mm512_slli_epi32(_mm512_castps_si512(rounded), 23)));
 }
 inline float lane0(Vec a) { return _mm512_cvtss_f32(a); }
 inline float largest(Vec a) { return _mm512_reduce_max_ps(a); }
@@ -64,7 +65,8 @@ inline Vec load_f16(const std::uint16_t* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
 inline Vec load_bf16(const std::uint16_t* p) {
-  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  const __m512i wide =
+      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 /// Of 32 values those with an even index, and those with an odd one.
@@ -78,7 +80,8 @@ inline Vec load_bf16_odd(const std::uint16_t* p) {
 /// a0 b0 a1 b1 ... a15 b15.
 inline void store_interleaved(float* p, Vec a, Vec b) {
   const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-  const __m512i high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  const __m512i high =
+      _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
   store(p, _mm512_permutex2var_ps(a, low, b));
   store(p + 16, _mm512_permutex2var_ps(a, high, b));
 }
@@ -103,7 +106,9 @@ inline Vec add(Vec x, Vec y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.
 inline Vec sub(Vec x, Vec y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
 inline Vec mul(Vec x, Vec y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
 inline Vec div(Vec x, Vec y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
-inline Vec fma(Vec x, Vec y, Vec z) { return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
+inline Vec fma(Vec x, Vec y, Vec z) {
+  return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
 inline Vec larger(Vec x, Vec y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
 inline Vec select_below(Vec x, Vec bound, Vec chosen, Vec other) {
   return {_mm256_blendv_ps(other.a, chosen.a, _mm256_cmp_ps(x.a, bound.a, _CMP_LT_OQ)),
@@ -114,21 +119,27 @@ inline Vec keep(Vec x, int first, int last, Vec outside) {
   const __m256i high = _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15);
   const __m256i from = _mm256_set1_epi32(first - 1);
   const __m256i to = _mm256_set1_epi32(last);
-  const __m256i mask_a = _mm256_and_si256(_mm256_cmpgt_epi32(low, from), _mm256_cmpgt_epi32(to, low));
-  const __m256i mask_b = _mm256_and_si256(_mm256_cmpgt_epi32(high, from), _mm256_cmpgt_epi32(to, high));
+  const __m256i mask_a =
+      _mm256_and_si256(_mm256_cmpgt_epi32(low, from), _mm256_cmpgt_epi32(to, low));
+  const __m256i mask_b =
+      _mm256_and_si256(_mm256_cmpgt_epi32(high, from), _mm256_cmpgt_epi32(to, high));
   return {_mm256_blendv_ps(outside.a, x.a, _mm256_castsi256_ps(mask_a)),
           _mm256_blendv_ps(outside.b, x.b, _mm256_castsi256_ps(mask_b))};
 }
-inline __m256 sign_bit() { return _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(0x80000000u))); }
-inline Vec magnitude(Vec x) { return {_mm256_andnot_ps(sign_bit(), x.a), _mm256_andnot_ps(sign_bit(), x.b)}; }
+inline __m256 sign_bit() {
+  return _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(0x80000000u)));
+}
+inline Vec magnitude(Vec x) {
+  return {_mm256_andnot_ps(sign_bit(), x.a), _mm256_andnot_ps(sign_bit(), x.b)};
+}
 inline Vec with_sign_of(Vec x, Vec sign) {
   const Vec plain = magnitude(x);
   return {_mm256_or_ps(plain.a, _mm256_and_ps(sign.a, sign_bit())),
           _mm256_or_ps(plain.b, _mm256_and_ps(sign.b, sign_bit()))};
 }
 inline __m256 scale_half_by_power(__m256 y, __m256 rounded) {
-  return _mm256_castsi256_ps(
-      _mm256_add_epi32(_mm256_castps_si256(y), _mm256_slli_epi32(_mm256_castps_si256(rounded), 23)));
+  return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y),
+                                              _mm256_slli_epi32(_mm256_castps_si256(rounded), 23)));
 }
 inline Vec scale_by_power(Vec y, Vec rounded) {
   return {scale_half_by_power(y.a, rounded.a), scale_half_by_power(y.b, rounded.b)};
@@ -164,8 +175,8 @@ inline Vec load_bf16_odd(const std::uint16_t* p) {
           _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(x + 1), high))};
 }
 inline void store_interleaved_half(float* p, __m256 x, __m256 y) {
-  const __m256 low = _mm256_unpacklo_ps(x, y);    // pairs 0 1, 4 5
-  const __m256 high = _mm256_unpackhi_ps(x, y);   // pairs 2 3, 6 7
+  const __m256 low = _mm256_unpacklo_ps(x, y);   // pairs 0 1, 4 5
+  const __m256 high = _mm256_unpackhi_ps(x, y);  // pairs 2 3, 6 7
   _mm256_storeu_ps(p, _mm256_permute2f128_ps(low, high, 0x20));
   _mm256_storeu_ps(p + 8, _mm256_permute2f128_ps(low, high, 0x31));
 }
@@ -216,13 +227,15 @@ inline Vec larger(const Vec& a, const Vec& b) {
   return each([&](int i) { return vbslq_f32(vcgtq_f32(a.q[i], b.q[i]), a.q[i], b.q[i]); });
 }
 inline Vec select_below(const Vec& x, const Vec& bound, const Vec& chosen, const Vec& other) {
-  return each([&](int i) { return vbslq_f32(vcltq_f32(x.q[i], bound.q[i]), chosen.q[i], other.q[i]); });
+  return each(
+      [&](int i) { return vbslq_f32(vcltq_f32(x.q[i], bound.q[i]), chosen.q[i], other.q[i]); });
 }
 inline Vec keep(const Vec& x, int first, int last, const Vec& outside) {
   const std::int32_t four[4] = {0, 1, 2, 3};
   return each([&](int i) {
     const int32x4_t lane = vaddq_s32(vld1q_s32(four), vdupq_n_s32(4 * i));
-    const uint32x4_t mask = vandq_u32(vcgeq_s32(lane, vdupq_n_s32(first)), vcltq_s32(lane, vdupq_n_s32(last)));
+    const uint32x4_t mask =
+        vandq_u32(vcgeq_s32(lane, vdupq_n_s32(first)), vcltq_s32(lane, vdupq_n_s32(last)));
     return vbslq_f32(mask, x.q[i], outside.q[i]);
   });
 }
@@ -234,12 +247,14 @@ inline Vec with_sign_of(const Vec& x, const Vec& sign) {
 }
 inline Vec scale_by_power(const Vec& y, const Vec& rounded) {
   return each([&](int i) {
-    return vreinterpretq_f32_s32(
-        vaddq_s32(vreinterpretq_s32_f32(y.q[i]), vshlq_n_s32(vreinterpretq_s32_f32(rounded.q[i]), 23)));
+    return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(y.q[i]),
+                                           vshlq_n_s32(vreinterpretq_s32_f32(rounded.q[i]), 23)));
   });
 }
 inline float lane0(const Vec& a) { return vgetq_lane_f32(a.q[0], 0); }
-inline float largest(const Vec& a) { return vmaxvq_f32(vmaxq_f32(vmaxq_f32(a.q[0], a.q[1]), vmaxq_f32(a.q[2], a.q[3]))); }
+inline float largest(const Vec& a) {
+  return vmaxvq_f32(vmaxq_f32(vmaxq_f32(a.q[0], a.q[1]), vmaxq_f32(a.q[2], a.q[3])));
+}
 
 inline Vec load_f16(const std::uint16_t* p) {
   return each([&](int i) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i))); });
@@ -252,8 +267,9 @@ inline Vec load_bf16_even(const std::uint16_t* p) {
   return each([&](int i) { return vreinterpretq_f32_u32(vshlq_n_u32(load_pairs(p + 8 * i), 16)); });
 }
 inline Vec load_bf16_odd(const std::uint16_t* p) {
-  return each(
-      [&](int i) { return vreinterpretq_f32_u32(vandq_u32(load_pairs(p + 8 * i), vdupq_n_u32(0xffff0000u))); });
+  return each([&](int i) {
+    return vreinterpretq_f32_u32(vandq_u32(load_pairs(p + 8 * i), vdupq_n_u32(0xffff0000u)));
+  });
 }
 inline void store_interleaved(float* p, const Vec& a, const Vec& b) {
   for (int i = 0; i < 4; ++i) vst2q_f32(p + 8 * i, float32x4x2_t{{a.q[i], b.q[i]}});
@@ -315,7 +331,9 @@ inline Vec magnitude(const Vec& x) {
   return each([&](int i) { return from_bits(bits(x.x[i]) & 0x7fffffffu); });
 }
 inline Vec with_sign_of(const Vec& x, const Vec& sign) {
-  return each([&](int i) { return from_bits((bits(x.x[i]) & 0x7fffffffu) | (bits(sign.x[i]) & 0x80000000u)); });
+  return each([&](int i) {
+    return from_bits((bits(x.x[i]) & 0x7fffffffu) | (bits(sign.x[i]) & 0x80000000u));
+  });
 }
 inline Vec scale_by_power(const Vec& y, const Vec& rounded) {
   return each([&](int i) { return from_bits(bits(y.x[i]) + (bits(rounded.x[i]) << 23)); });
@@ -328,7 +346,8 @@ inline float largest(const Vec& a) {
 }
 
 inline Vec load_f16(const std::uint16_t* p) {
-  // Branch-free, for the vectoriser. As in core/dtype.h: halves below 2^-14 are exact in float arithmetic.
+  // Branch-free, for the vectoriser. As in core/dtype.h: halves below 2^-14 are exact in float
+  // arithmetic.
   return each([&](int i) {
     const std::uint32_t half = p[i];
     const std::uint32_t body = (half & 0x7fffu) << 13;
