@@ -52,8 +52,8 @@ struct Fetch {
   const std::byte* end = nullptr;          // of the run that `line` is in
   const std::byte* const* next = nullptr;  // further runs, [begin, end) pairs
   const std::byte* const* last = nullptr;
-  int rate = 0;                            // lines per 256 calls, evenly spread: a core can wait
-  int credit = 0;                          // for 16 lines at a time only
+  int rate = 0;    // lines per 256 calls, evenly spread: a core can wait
+  int credit = 0;  // for 16 lines at a time only
 };
 
 inline void fetch(Fetch& f) {

@@ -272,7 +272,10 @@ inline Vec load_bf16_odd(const std::uint16_t* p) {
   });
 }
 inline void store_interleaved(float* p, const Vec& a, const Vec& b) {
-  for (int i = 0; i < 4; ++i) vst2q_f32(p + 8 * i, float32x4x2_t{{a.q[i], b.q[i]}});
+  for (int i = 0; i < 4; ++i) {
+    const float32x4x2_t pair{{a.q[i], b.q[i]}};
+    vst2q_f32(p + 8 * i, pair);
+  }
 }
 inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 inline void prefetch_near(const void* p) { __builtin_prefetch(p); }
