@@ -56,9 +56,7 @@ struct Args::Impl {
         [this, read, flag = std::string(names)](const std::string& text) {
           const std::string wrong = read(text);
           if (!wrong.empty() && problem.empty()) {
-            const std::size_t comma = flag.rfind(',');
-            problem = fmt::format(
-                "{}: {}", comma == std::string::npos ? flag : flag.substr(comma + 1), wrong);
+            problem = fmt::format("{}: {}", flag, wrong);
           }
         },
         shown_default.empty() ? std::string(help)

@@ -135,9 +135,9 @@ TEST_F(Cli, TruncatedModelsAreRefusedAtEveryLength) {
 TEST_F(Cli, RunWritesTheDocumentThatScriptsRead) {
   const std::string trace = temporary_path("trace.jsonl");
   const Outcome result = run(run_model +
-                         "-p 'ababababab' -n 12 --ignore-eos --spec ngram --draft-tokens 4 "
-                         "--logits-hash --quiet --json - --trace " +
-                         trace);
+                             "-p 'ababababab' -n 12 --ignore-eos --spec ngram --draft-tokens 4 "
+                             "--logits-hash --quiet --json - --trace " +
+                             trace);
   ASSERT_EQ(result.code, 0) << result.output;
   const core::Json json = json_of(result.output);
   EXPECT_EQ(at(json, "tokens").as_array()->size(), 12u);
@@ -196,9 +196,10 @@ TEST_F(Cli, ExplainNamesClausesAndWorkgroupsOfThePublishedCase) {
 }
 
 TEST_F(Cli, LadderMeasuresEveryCellAndSolvesForBreakEven) {
-  const Outcome result = run("ladder -m " + model +
-                         " --depths 64,300 --spec off,ngram:2,auto --policies segue,stock "
-                         "--rounds 2 --tokens 16 --synthetic-acceptance 0.8,0.5 --quiet --json -");
+  const Outcome result =
+      run("ladder -m " + model +
+          " --depths 64,300 --spec off,ngram:2,auto --policies segue,stock "
+          "--rounds 2 --tokens 16 --synthetic-acceptance 0.8,0.5 --quiet --json -");
   ASSERT_EQ(result.code, 0) << result.output;
   const core::Json json = json_of(result.output);
   const core::Json::Array* rows = at(json, "rows").as_array();
