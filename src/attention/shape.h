@@ -66,10 +66,11 @@ struct DeviceFacts {
   int target_items = 128;  // ... and (unit, kv head) pairs of a row, for layers of few
   int reading_rows =
       8;  // rows x group whose arithmetic takes as long as reading the keys from memory
-  double imbalance = 0.06;  // part of a workgroup's time by which equal work may end apart
+  double imbalance = 0.04;  // part of a workgroup's time by which equal work may end apart
 };
 
-/// The facts of the CPU with a pool of `threads`.
+/// The facts of the CPU with a pool of `threads`. Units are coarser than a GPU's, whatever the kv
+/// heads: 32 of at least 128 keys (docs/kernels/units.md says what finer ones cost).
 DeviceFacts cpu_device(int threads);
 
 }  // namespace segue::attention

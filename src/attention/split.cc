@@ -8,10 +8,11 @@
 namespace segue::attention {
 namespace {
 
-// In keys, measured on AVX-512 with head_dim 256 in 2026-11: starting a work item 4 to 5; storing
-// and merging a partial 3 to 6 of its row while partials fit the first-level cache, 8 to 14 beyond.
+// In keys, measured on AVX-512 with head_dim 256 in 2026-11: starting a work item costs 4 to 5;
+// storing and merging a partial 3 to 8 of its row while partials fit the second-level cache, 12 to
+// 20 beyond.
 constexpr double kItemKeys = 5;
-constexpr double kMergeKeys = 8;
+constexpr double kMergeKeys = 12;
 constexpr double kEvenEnough = 1.02;  // makespan over the ideal at which no candidate is looked at
 constexpr int kFinest = 4;  // segments per workgroup at most, when one tile is the whole step
 
