@@ -92,36 +92,43 @@ void Loop::build_prefill(Block& block) {
 /// Fills the decode blocks: the newest token, then as many drafts as the controller (or the fixed
 /// k) wants.
 void Loop::draft(std::span<Block> blocks, speculate::Controller& controller) {
-  std::vector<speculate::DraftOffer> offers;
+  std::vector<speculate::DraftOffer> offers;  // of every decoding sequence: all share the step
   std::vector<Block*> offering;
+  bool any_auto = false;
   for (Block& block : blocks) {
     if (block.prefill) continue;
     Sequence& sequence = *block.sequence;
     block.rows.assign(1, sequence.tokens.back());
-    block.logits = 1;
     const auto room = sequence.limit - static_cast<std::int64_t>(sequence.tokens.size()) - 1;
-    const int most = static_cast<int>(std::clamp<std::int64_t>(room, 0, sequence.max_draft));
-    if (sequence.drafter == nullptr || most == 0) continue;
-    const double start = core::now_us();
-    std::array<std::int32_t, speculate::kMaxDraft> proposed;
-    const speculate::Draft drafted = sequence.drafter->draft(
-        sequence.tokens, std::span(proposed).first(static_cast<std::size_t>(most)));
-    block.rows.insert(block.rows.end(), proposed.begin(), proposed.begin() + drafted.tokens);
-    if (sequence.spec == SpecMode::kAuto) {
-      controller.observe_draft(sequence.key, drafted.grade, std::span(block.rows).subspan(1));
-      offers.push_back({sequence.key, block.depth, drafted.tokens, drafted.grade, true});
-      offering.push_back(&block);
+    const auto most =
+        static_cast<std::size_t>(std::clamp<std::int64_t>(room, 0, sequence.max_draft));
+    speculate::DraftOffer offer{sequence.key, block.depth, 0, 0, true};
+    if (sequence.drafter != nullptr && most > 0) {
+      const double start = core::now_us();
+      std::array<std::int32_t, speculate::kMaxDraft> proposed;
+      const speculate::Draft drafted =
+          sequence.drafter->draft(sequence.tokens, std::span(proposed).first(most));
+      block.rows.insert(block.rows.end(), proposed.begin(), proposed.begin() + drafted.tokens);
+      if (sequence.spec == SpecMode::kAuto) {
+        any_auto = true;
+        offer.available = drafted.tokens;
+        offer.grade = drafted.grade;
+        controller.observe_draft(sequence.key, drafted.grade, std::span(block.rows).subspan(1));
+      }
+      block.draft_us = core::now_us() - start;
     }
-    block.draft_us = core::now_us() - start;
+    offers.push_back(offer);
+    offering.push_back(&block);
   }
-  std::vector<speculate::Decision> decisions(offers.size());
-  if (!offers.empty()) controller.decide(offers, decisions);
-  for (std::size_t i = 0; i < offers.size(); ++i) {
-    offering[i]->rows.resize(static_cast<std::size_t>(1 + decisions[i].draft));
+  if (any_auto) {
+    std::vector<speculate::Decision> decisions(offers.size());
+    controller.decide(offers, decisions);
+    for (std::size_t i = 0; i < offers.size(); ++i) {
+      if (offering[i]->sequence->spec != SpecMode::kAuto) continue;
+      offering[i]->rows.resize(static_cast<std::size_t>(1 + decisions[i].draft));
+    }
   }
-  for (Block& block : blocks) {
-    if (!block.prefill) block.logits = static_cast<int>(block.rows.size());
-  }
+  for (Block* block : offering) block->logits = static_cast<int>(block->rows.size());
 }
 
 Result<model::StepOutput> Loop::run_target(std::span<Block> blocks, attention::Policy policy) {
