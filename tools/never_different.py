@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Records the matrix behind "never different" on a real model through `segue batch`.
+
+Prompts x sampling {greedy, T 0.8 with top-p 0.95, the same with a repetition penalty} x speculation {off, ngram 1, 2, 4,
+8, auto} are the requests of one batch; every engine setting (threads, prefill chunk, requests in flight) runs the whole
+batch. Tokens and logits hashes must be equal in all cells of one prompt and sampling.
+
+  python3 tools/never_different.py --segue build/release/bin/segue -m model.gguf --json out.json
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+SAMPLINGS = {
+    "greedy": {},
+    "top-p": {"temperature": 0.8, "top_p": 0.95, "seed": 17},
+    "penalty": {"temperature": 0.8, "top_p": 0.95, "seed": 17, "repeat_penalty": 1.2},
+}
+SPECS = [("off", 0), ("ngram", 1), ("ngram", 2), ("ngram", 4), ("ngram", 8), ("auto", 0)]
+SHORT = [
+    "The capital of France is", "Once upon a time", "x = 1\ny = 2\nz =", "1, 2, 3, 4, 5,", "Liebe Freunde, heute",
+    "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n", "The quick brown fox jumps over the lazy dog. The quick brown",
+    "SELECT name FROM users WHERE", "Roses are red,", "Dear Sir or Madam,\n\nI am writing to",
+    "Monday: rain. Tuesday: rain. Wednesday:", "for i in range(10):\n    print(i)\nfor j in range(10):\n",
+    "A B C D A B C D A B", "In 1969, the first", "<html><head><title>", "To be, or not to be,",
+    "Ingredients:\n- flour\n- butter\n- sugar\n- ", "Q: What is two plus two?\nA:",
+]
+
+
+def prompts(text_file):
+    with open(text_file, encoding="utf-8") as file:
+        text = file.read()
+    long_text = (text * (60000 // len(text) + 1))
+    return SHORT + [long_text[:4000], long_text[:34000]]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--segue", required=True)
+    parser.add_argument("-m", "--model", required=True)
+    parser.add_argument("--text", required=True, help="a text for the long prompts")
+    parser.add_argument("--settings", default="2:512:1,2:64:2,1:64:7,1:512:7,2:64:7,2:512:2,1:512:1,1:64:2",
+                        help="threads:chunk:in-flight, comma-separated")
+    parser.add_argument("--tokens", type=int, default=16)
+    parser.add_argument("--json", required=True)
+    args = parser.parse_args()
+
+    all_prompts = prompts(args.text)
+    cells = [(p, s, spec) for p in range(len(all_prompts)) for s in SAMPLINGS for spec in SPECS]
+    expected, different, runs = {}, [], []
+    for setting in args.settings.split(","):
+        threads, chunk, parallel = setting.split(":")
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "requests.jsonl")
+            with open(path, "w", encoding="utf-8") as file:
+                for p, sampling, (spec, k) in cells:
+                    file.write(json.dumps({"prompt": all_prompts[p], "n": args.tokens, "spec": spec, "draft_tokens": k,
+                                           "ignore_eos": True, "logits_hash": True, **SAMPLINGS[sampling]}) + "\n")
+            start = time.time()
+            out = subprocess.run([args.segue, "batch", "-m", args.model, "--requests", path, "--threads", threads,
+                                  "--prefill-chunk", chunk, "--parallel", parallel, "--ctx", "16384", "--quiet"],
+                                 check=True, capture_output=True, text=True).stdout
+        lines = [json.loads(line) for line in out.splitlines()]
+        accepted = drafted = 0
+        for (p, sampling, (spec, k)), line in zip(cells, lines, strict=True):
+            result = (tuple(line["tokens"]), line["logits_hash"])
+            accepted += line["stats"]["accepted"]
+            drafted += line["stats"]["drafted"]
+            if expected.setdefault((p, sampling), result) != result:
+                different.append({"setting": setting, "prompt": p, "sampling": sampling, "spec": spec, "k": k})
+        runs.append({"threads": int(threads), "chunk": int(chunk), "in_flight": int(parallel), "cells": len(lines),
+                     "drafted": drafted, "accepted": accepted, "seconds": round(time.time() - start, 1)})
+        print(f"{setting}: {len(lines)} cells, {accepted} of {drafted} drafts accepted, {len(different)} different so far",
+              flush=True)
+    build = subprocess.run([args.segue, "--version"], check=True, capture_output=True, text=True).stdout.strip()
+    document = {"model": os.path.basename(args.model), "build": build, "date": time.strftime("%Y-%m-%d"),
+                "prompts": len(all_prompts), "longest_prompt_tokens": max(l["prompt_tokens"] for l in lines),
+                "tokens": args.tokens, "samplings": SAMPLINGS, "specs": SPECS, "runs": runs, "different": different,
+                "hashes": [{"prompt": p, "sampling": s, "logits_hash": r[1]} for (p, s), r in expected.items()]}
+    with open(args.json, "w", encoding="utf-8") as file:
+        json.dump(document, file, indent=1)
+        file.write("\n")
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
