@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Compiles the CUDA attention kernels and fails when ptxas reports a spill or a serialised product
 # in any of them. Needs nvcc, no GPU. Usage: scripts/check_spills.sh [nvcc]
 set -euo pipefail
