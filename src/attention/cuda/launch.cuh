@@ -116,21 +116,17 @@ void launch_attention(const DeviceParams& params, device::Stream& stream) {
   // Few rows: narrow warps on many multiprocessors. Many: wide ones, for the sake of bandwidth.
   const int runs = params.whole_capacity ? capacity.runs : live.runs;
   const bool narrow = kHeadDim < 128 || tile_rows * reductions * (kHeadDim / 32) <= kNarrowWarps;
-  const Arguments args = arguments_of(params, 64);
-  const auto start = [&](auto kernel, int threads, int width) {
-    const dim3 grid(static_cast<unsigned>(tile_rows), static_cast<unsigned>(reductions),
-                    static_cast<unsigned>(kHeadDim / (threads * width)));
-    enqueue(kernel, grid, threads, 0, queue, args);
+  const auto grid = [&](int width) {
+    return dim3(static_cast<unsigned>(tile_rows), static_cast<unsigned>(reductions),
+                static_cast<unsigned>(kHeadDim / (32 * width)));
   };
-  if (narrow && runs <= 32) {
-    start(reduce<kHeadDim, T, 32, 1, 32>, 32, 1);
-  } else if (narrow) {
-    start(reduce<kHeadDim, T, 128, 1, 32>, 32, 1);
-  } else if (runs <= 16) {
-    constexpr int kThreads = kHeadDim > 128 ? kHeadDim / 4 : 32;
-    start(reduce<kHeadDim, T, 16, 4, kThreads>, kThreads, 4);
+  const Arguments args = arguments_of(params, 64);
+  if (!narrow) {
+    enqueue(reduce<kHeadDim, T, 32, 4>, grid(4), 32, 0, queue, args);
+  } else if (runs <= 32) {
+    enqueue(reduce<kHeadDim, T, 32, 1>, grid(1), 32, 0, queue, args);
   } else {
-    start(reduce<kHeadDim, T, 32, 4, 32>, 32, 4);
+    enqueue(reduce<kHeadDim, T, 128, 1>, grid(1), 32, 0, queue, args);
   }
 }
 

@@ -31,11 +31,10 @@ __device__ __forceinline__ void load_hinted(float (&values)[kWidth], const float
   }
 }
 
-/// Grid (rows x group of the largest tile, reductions, head_dim / (kThreads kWidth)). kRuns, 16 or a multiple of 32:
+/// Grid (rows x group of the largest tile, reductions, head_dim / (32 kWidth)), one warp. kRuns, a multiple of 32:
 /// partials that a thread has in flight.
-template <int kHeadDim, class T, int kRuns, int kWidth, int kThreads>
-__global__ void __launch_bounds__(kThreads) reduce(const __grid_constant__ Arguments args) {
-  constexpr int kChunk = kRuns < 32 ? kRuns : 32;  // runs whose weights a warp finds at once
+template <int kHeadDim, class T, int kRuns, int kWidth>
+__global__ void __launch_bounds__(32) reduce(const __grid_constant__ Arguments args) {
   allow_next_launch();
   const bool listed = static_cast<int>(blockIdx.y) < args.counts->reductions;
   const Reduction reduction = listed ? args.reductions[blockIdx.y] : Reduction{};
@@ -44,8 +43,8 @@ __global__ void __launch_bounds__(kThreads) reduce(const __grid_constant__ Argum
     wait_for_previous_launch();  // always: a grid that ends early must not seem to complete the one before it
     return;
   }
-  const int lane = static_cast<int>(threadIdx.x) & 31;
-  const int place = (static_cast<int>(blockIdx.z) * kThreads + static_cast<int>(threadIdx.x)) * kWidth;  // of the first, in the partial
+  const int lane = static_cast<int>(threadIdx.x);
+  const int place = (static_cast<int>(blockIdx.z) * 32 + lane) * kWidth;  // of the first, in the partial
   const int runs = reduction.runs;
   const std::int64_t first = reduction.partial + static_cast<std::int64_t>(blockIdx.x);
   const float* const source = args.partial_o + first * kHeadDim + place;
@@ -62,19 +61,18 @@ __global__ void __launch_bounds__(kThreads) reduce(const __grid_constant__ Argum
     for (int i = 0; i < kRuns; ++i) {
       if (pass + i < runs) load_hinted(units[i], source + (pass + i) * step, policy);
     }
-    float unit_maximum[kRuns / kChunk];
-    float unit_sum[kRuns / kChunk];
+    float unit_maximum[kRuns / 32];
+    float unit_sum[kRuns / 32];
 #pragma unroll
-    for (int i = 0; i < kRuns / kChunk; ++i) {
-      const int run = pass + kChunk * i + lane;
-      const bool live = lane < kChunk && run < runs;
+    for (int i = 0; i < kRuns / 32; ++i) {
+      const int run = pass + 32 * i + lane;
       const std::int64_t at = first + static_cast<std::int64_t>(run) * stride;
-      unit_maximum[i] = live ? args.partial_m[at] : -INFINITY;
-      unit_sum[i] = live ? args.partial_l[at] : 0.0f;
+      unit_maximum[i] = run < runs ? args.partial_m[at] : -INFINITY;
+      unit_sum[i] = run < runs ? args.partial_l[at] : 0.0f;
     }
 #pragma unroll
-    for (int chunk = 0; chunk < kRuns / kChunk; ++chunk) {
-      if (pass + kChunk * chunk >= runs) break;
+    for (int chunk = 0; chunk < kRuns / 32; ++chunk) {
+      if (pass + 32 * chunk >= runs) break;
       float merged = unit_maximum[chunk];
 #pragma unroll
       for (int distance = 1; distance < 32; distance *= 2) {
@@ -86,16 +84,16 @@ __global__ void __launch_bounds__(kThreads) reduce(const __grid_constant__ Argum
       const Weights weights = merge_weights(lane == 0 ? maximum : before, unit_maximum[chunk]);
       maximum = __shfl_sync(~0u, merged, 31);  // lanes past the last run hold -inf: the last lane has them all
 #pragma unroll
-      for (int i = 0; i < kChunk; ++i) {
-        if (pass + kChunk * chunk + i >= runs) break;
+      for (int i = 0; i < 32; ++i) {
+        if (pass + 32 * chunk + i >= runs) break;
         const float kept = __shfl_sync(~0u, weights.kept, i);
         const float added = __shfl_sync(~0u, weights.added, i);
         const float term = __shfl_sync(~0u, unit_sum[chunk], i);
-        const bool start = pass + kChunk * chunk + i == 0;
+        const bool start = pass + 32 * chunk + i == 0;
         sum = start ? term : merge(sum, term, kept, added);
 #pragma unroll
         for (int e = 0; e < kWidth; ++e) {
-          const float unit = units[kChunk * chunk + i][e];
+          const float unit = units[32 * chunk + i][e];
           o[e] = start ? unit : merge(o[e], unit, kept, added);
         }
       }
