@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPUs without their headers: facts, streams, events, buffers. A build without CUDA has the same header; there
-// gpu_count() is 0, gpu_facts() says why, and nothing else may be called.
+// GPUs without their headers: facts, streams, events, buffers. A build without CUDA has the same
+// header; there gpu_count() is 0, gpu_facts() says why, and nothing else may be called.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,8 @@
 
 namespace segue::device {
 
-/// What the machine causes: a failed call, no memory. Thrown by this folder only, caught by the engine's step.
+/// What the machine causes: a failed call, no memory. Thrown by this folder only, caught by the
+/// engine's step.
 class DeviceError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -90,7 +91,8 @@ class Buffer {
   std::size_t bytes_ = 0;
 };
 
-/// In stream order; host memory must stay valid until the stream has passed (pinned memory) or the call returns.
+/// In stream order; host memory must stay valid until the stream has passed (pinned memory) or the
+/// call returns.
 void copy_to_device(void* device, const void* host, std::size_t bytes, const Stream& stream);
 void copy_to_host(void* host, const void* device, std::size_t bytes, const Stream& stream);
 void fill_bytes(void* device, int value, std::size_t bytes, const Stream& stream);

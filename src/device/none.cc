@@ -27,13 +27,17 @@ Buffer::Buffer(std::size_t /*bytes*/) { CHECK(false); }
 Buffer::~Buffer() = default;
 Buffer& Buffer::operator=(Buffer&& /*other*/) noexcept { CHECK(false); }
 
-void copy_to_device(void* /*device*/, const void* /*host*/, std::size_t /*bytes*/, const Stream& /*stream*/) {
+void copy_to_device(void* /*device*/, const void* /*host*/, std::size_t /*bytes*/,
+                    const Stream& /*stream*/) {
   CHECK(false);
 }
-void copy_to_host(void* /*host*/, const void* /*device*/, std::size_t /*bytes*/, const Stream& /*stream*/) {
+void copy_to_host(void* /*host*/, const void* /*device*/, std::size_t /*bytes*/,
+                  const Stream& /*stream*/) {
   CHECK(false);
 }
-void fill_bytes(void* /*device*/, int /*value*/, std::size_t /*bytes*/, const Stream& /*stream*/) { CHECK(false); }
+void fill_bytes(void* /*device*/, int /*value*/, std::size_t /*bytes*/, const Stream& /*stream*/) {
+  CHECK(false);
+}
 
 void Graph::begin(const Stream& /*stream*/) { CHECK(false); }
 void Graph::end(const Stream& /*stream*/) { CHECK(false); }

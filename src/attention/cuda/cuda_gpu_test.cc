@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPU kernels on a GPU: against the reference in double, and bit for bit against themselves. Pools
-// are NaN wherever no key lies, page tables absurd wherever no key is needed, outputs poisoned.
+// The GPU kernels on a GPU: against the reference in double, and bit for bit against themselves.
+// Pools are NaN wherever no key lies, page tables absurd wherever no key is needed, outputs
+// poisoned.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -36,8 +37,8 @@ Shape shape_of(int q_heads, int kv_heads, int head_dim, int window = 0, KvType t
 }
 
 std::string describe(const Shape& shape) {
-  return fmt::format("({}, {}, {}, window {}, page {}, {})", shape.q_heads, shape.kv_heads, shape.head_dim, shape.window,
-                     shape.page_size, kv_type_name(shape.kv));
+  return fmt::format("({}, {}, {}, window {}, page {}, {})", shape.q_heads, shape.kv_heads,
+                     shape.head_dim, shape.window, shape.page_size, kv_type_name(shape.kv));
 }
 
 /// Bytes of some rows of an output.
@@ -57,14 +58,14 @@ TEST(CudaAttention, StaysWithinItsErrorBoundOn500RandomShapesWithPoisonedPages) 
   for (int round = 0; round < 500; ++round) {
     const int group = pick(1, 1, 2, 2, 3, 4, 5, 7, 8, 8, 16);
     const int kv_heads = pick(1, 2, 3, 4, 8);
-    const Shape shape = shape_of(group * kv_heads, kv_heads, pick(64, 128, 256, 512),
-                                 pick(0, 0, 0, 1, 7, 100, 256, 1000), round % 3 == 0 ? KvType::kF16 : KvType::kBF16,
-                                 pick(8, 16, 16, 24, 32, 64, 80));
+    const Shape shape = shape_of(
+        group * kv_heads, kv_heads, pick(64, 128, 256, 512), pick(0, 0, 0, 1, 7, 100, 256, 1000),
+        round % 3 == 0 ? KvType::kF16 : KvType::kBF16, pick(8, 16, 16, 24, 32, 64, 80));
     std::vector<SequenceRows> rows;
     std::vector<std::int64_t> lengths;
     for (int i = pick(1, 1, 2, 3, 5); i > 0; --i) {
-      const int depth = pick(0, 1, 15, 16, 17, static_cast<int>(random() % 300), static_cast<int>(random() % 3000),
-                             static_cast<int>(random() % 9000));
+      const int depth = pick(0, 1, 15, 16, 17, static_cast<int>(random() % 300),
+                             static_cast<int>(random() % 3000), static_cast<int>(random() % 9000));
       const int count = pick(0, 1, 1, 2, 3, 4, 5, 8, 9, 16);
       rows.push_back({depth, count});
       lengths.push_back(depth + count);
@@ -81,13 +82,15 @@ TEST(CudaAttention, StaysWithinItsErrorBoundOn500RandomShapesWithPoisonedPages) 
     const Output output = world.run(rows, run);
     const core::Verdict verdict = world.check(rows, output);
     worst = std::max(worst, verdict.worst_ratio);
-    ASSERT_TRUE(verdict.ok) << "round " << round << " " << describe(shape) << " depth " << rows[0].depth << " rows "
-                            << rows[0].rows << " segments " << run.force_segments << ": " << verdict.message;
+    ASSERT_TRUE(verdict.ok) << "round " << round << " " << describe(shape) << " depth "
+                            << rows[0].depth << " rows " << rows[0].rows << " segments "
+                            << run.force_segments << ": " << verdict.message;
   }
   std::printf("worst error / bound over 500 shapes: %.3f\n", worst);
 }
 
-/// Every row of a block of 16 at `depth`, computed alone, in smaller blocks, split in other ways and in a batch.
+/// Every row of a block of 16 at `depth`, computed alone, in smaller blocks, split in other ways
+/// and in a batch.
 void expect_one_result(const Shape& shape, std::int64_t depth) {
   SCOPED_TRACE(describe(shape) + " depth " + std::to_string(depth));
   const std::int64_t other = depth / 3 + 5;
@@ -96,13 +99,14 @@ void expect_one_result(const Shape& shape, std::int64_t depth) {
   const Output expected = world.run(block);
   ASSERT_TRUE(world.check(block, expected).ok) << world.check(block, expected).message;
   int compared = 0;
-  const auto expect_rows = [&](std::vector<SequenceRows> rows, const RunOptions& run, const char* what) {
+  const auto expect_rows = [&](std::vector<SequenceRows> rows, const RunOptions& run,
+                               const char* what) {
     const Output found = world.run(rows, run);
     const auto first = static_cast<int>(rows[0].depth - depth);
     const core::Verdict verdict = core::exact(rows_of(found, shape, 0, rows[0].rows),
                                               rows_of(expected, shape, first, rows[0].rows));
-    EXPECT_TRUE(verdict.ok) << what << ", rows " << rows[0].rows << " at " << rows[0].depth << ", segments "
-                            << run.force_segments << ": " << verdict.message;
+    EXPECT_TRUE(verdict.ok) << what << ", rows " << rows[0].rows << " at " << rows[0].depth
+                            << ", segments " << run.force_segments << ": " << verdict.message;
     compared += rows[0].rows;
   };
   for (int row = 0; row < 16; ++row) expect_rows({{depth + row, 1}}, {}, "alone");
@@ -116,7 +120,8 @@ void expect_one_result(const Shape& shape, std::int64_t depth) {
     expect_rows({{depth, 16}}, run, "other segments");
     expect_rows({{depth + 3, 1}}, run, "other segments");
   }
-  for (const Policy policy : {Policy::kStock, Policy::kWhole, Policy::kSegmented, Policy::kPr45450}) {
+  for (const Policy policy :
+       {Policy::kStock, Policy::kWhole, Policy::kSegmented, Policy::kPr45450}) {
     RunOptions run;
     run.policy = policy;
     expect_rows({{depth, 5}}, run, "other policy");
@@ -124,7 +129,8 @@ void expect_one_result(const Shape& shape, std::int64_t depth) {
   expect_rows({{depth, 16}, {other, 16}, {24, 16}}, {}, "in a batch");
   expect_rows({{depth + 2, 9}, {other, 0}, {39, 1}}, {}, "in a batch");
   expect_rows({{depth + 15, 1}, {other, 4}}, {}, "in a batch");
-  std::printf("%s depth %lld: %d rows compared\n", describe(shape).c_str(), static_cast<long long>(depth), compared);
+  std::printf("%s depth %lld: %d rows compared\n", describe(shape).c_str(),
+              static_cast<long long>(depth), compared);
 }
 
 TEST(CudaAttention, GivesARowTheSameBitsWhateverIsComputedBesideIt) {
@@ -156,15 +162,16 @@ TEST(CudaAttention, GivesTheSameBitsEveryTime) {
 
 TEST(CudaAttention, ReplaysAGraphCapturedAtOneLengthAtAllOthers) {
   SKIP_WITHOUT_GPU();
-  for (const Shape& shape : {shape_of(32, 4, 512), shape_of(32, 16, 256, 1024), shape_of(64, 8, 128)}) {
+  for (const Shape& shape :
+       {shape_of(32, 4, 512), shape_of(32, 16, 256, 1024), shape_of(64, 8, 128)}) {
     SCOPED_TRACE(describe(shape));
     World world(shape, std::vector<std::int64_t>{145'000, 3000}, {});
     const auto of = [](std::int64_t depth, int rows, std::int64_t depth2, int rows2) {
       return std::vector<SequenceRows>{{depth, rows}, {depth2, rows2}};
     };
-    const std::vector<std::vector<SequenceRows>> steps{of(0, 1, 0, 0),         of(144'000, 16, 2900, 8), of(1, 8, 100, 1),
-                                                       of(70'000, 3, 0, 0),    of(0, 0, 0, 0),           of(1024, 9, 1, 16),
-                                                       of(143'000, 1, 50, 16), of(5, 1, 0, 0)};
+    const std::vector<std::vector<SequenceRows>> steps{
+        of(0, 1, 0, 0), of(144'000, 16, 2900, 8), of(1, 8, 100, 1),       of(70'000, 3, 0, 0),
+        of(0, 0, 0, 0), of(1024, 9, 1, 16),       of(143'000, 1, 50, 16), of(5, 1, 0, 0)};
     std::vector<Output> expected;
     Capacity capacity;
     for (const auto& rows : steps) {
@@ -187,7 +194,8 @@ TEST(CudaAttention, ReplaysAGraphCapturedAtOneLengthAtAllOthers) {
       world.make_queries(steps[i]);
       world.poison_output();
       graph.replay(world.stream());
-      const core::Verdict verdict = core::exact(world.read_output(plan.rows, false).out, expected[i].out);
+      const core::Verdict verdict =
+          core::exact(world.read_output(plan.rows, false).out, expected[i].out);
       EXPECT_TRUE(verdict.ok) << "step " << i << ": " << verdict.message;
     }
   }
@@ -199,8 +207,10 @@ TEST(CudaAttention, RefusesAPlanThatExceedsItsBuffers) {
   World world(shape, std::vector<std::int64_t>{5000}, {});
   const std::vector<SequenceRows> small{{100, 1}};
   const std::vector<SequenceRows> large{{4990, 8}};
-  DevicePlan device_plan(capacity_of(world.plan_of(small, {}), world.tables_for(small)), shape.head_dim);
-  const Status status = device_plan.upload(world.plan_of(large, {}), world.tables_for(large), world.stream());
+  DevicePlan device_plan(capacity_of(world.plan_of(small, {}), world.tables_for(small)),
+                         shape.head_dim);
+  const Status status =
+      device_plan.upload(world.plan_of(large, {}), world.tables_for(large), world.stream());
   ASSERT_FALSE(status.ok());
   EXPECT_NE(status.error().message.find("exceeds its buffers"), std::string::npos);
 }

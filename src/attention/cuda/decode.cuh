@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode and verify attention for sm_90a: one block reduces one work item (row tile, kv head, run of units).
+// Decode and verify attention for sm_90a: one block reduces one work item (row tile, kv head, run
+// of units).
 //
-// Bytes: K and V of the item's keys once. Operations: 4 x 64 x head_dim a key and row group, whatever the rows are.
-// Bound: device memory; the chain of one tile of keys (scores, softmax, output) must stay below the time in which the
-// memory delivers the next. Idea: rows x group of a kv head are the 64 rows of a warpgroup product, Q and the output
-// live in registers, K and V arrive by bulk copies of whole (page, head) blocks in the order that the product reads
-// (docs/kernels/cuda-decode.md), and the scores of tile n + 1 run while the output of tile n does. At head_dim 512 two
-// warpgroups split the dims, exchange halves of the scores, and both know all of them.
-// A row's bits depend on the keys it sees, its unit size and nothing else: every row goes through the same
-// instructions wherever it lies in the tile, keys that it does not see are masked by selection, and no rounding is left
-// to the compiler.
+// Bytes: K and V of the item's keys once. Operations: 4 x 64 x head_dim a key and row group,
+// whatever the rows are. Bound: device memory; the chain of one tile of keys (scores, softmax,
+// output) must stay below the time in which the memory delivers the next. Idea: rows x group of a
+// kv head are the 64 rows of a warpgroup product, Q and the output live in registers, K and V
+// arrive by bulk copies of whole (page, head) blocks in the order that the product reads
+// (docs/kernels/cuda-decode.md), and the scores of tile n + 1 run while the output of tile n does.
+// At head_dim 512 two warpgroups split the dims, exchange halves of the scores, and both know all
+// of them. A row's bits depend on the keys it sees, its unit size and nothing else: every row goes
+// through the same instructions wherever it lies in the tile, keys that it does not see are masked
+// by selection, and no rounding is left to the compiler.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -25,9 +27,9 @@
 
 namespace segue::attention::cuda {
 
-/// The compile-time facts of one kernel: head_dim, KV type, groups of 64 rows, and whether a warp of its own feeds the
-/// rings (there are registers for it where one block has a multiprocessor to itself). Bits do not depend on the latter
-/// two.
+/// The compile-time facts of one kernel: head_dim, KV type, groups of 64 rows, and whether a warp
+/// of its own feeds the rings (there are registers for it where one block has a multiprocessor to
+/// itself). Bits do not depend on the latter two.
 template <int HeadDim, class T, int RowGroups, bool Feeder>
 struct Tile {
   using Element = T;
@@ -41,7 +43,9 @@ struct Tile {
   static constexpr int kKeys = HeadDim >= 256 ? 32 : 64;  // of one tile
   static constexpr int kLineBytes = HeadDim * 2;
   static constexpr int kSlotBytes = kKeys * kLineBytes;
-  static constexpr int kBlocks = kSplit * kRowGroups > 1 || kFeeder ? 1 : HeadDim == 64 ? 3 : 2;  // resident on a multiprocessor
+  static constexpr int kBlocks = kSplit * kRowGroups > 1 || kFeeder ? 1
+                                 : HeadDim == 64                    ? 3
+                                                 : 2;  // resident on a multiprocessor
   static constexpr bool kDeep = kBlocks == 1 && kSplit == 1;
   static constexpr int kKSlots = kDeep ? 6 : 3;
   static constexpr int kVSlots = kDeep ? 6 : HeadDim == 256 ? 4 : 3;
@@ -49,14 +53,16 @@ struct Tile {
 
   static constexpr int kVOffset = kKSlots * kSlotBytes;
   static constexpr int kExchangeOffset = kVOffset + kVSlots * kSlotBytes;
-  static constexpr int kExchangeBytes = kSplit == 2 ? 2 * 2 * 64 * kKeys * 4 : 0;  // two buffers, both halves
+  static constexpr int kExchangeBytes =
+      kSplit == 2 ? 2 * 2 * 64 * kKeys * 4 : 0;  // two buffers, both halves
   static constexpr int kFoldOffset = kExchangeOffset + kExchangeBytes;
   static constexpr int kFoldBytes = kSplit * kRowGroups * 64 * 8;
   static constexpr int kPagesOffset = kFoldOffset + kFoldBytes;
   static constexpr int kItemOffset = kPagesOffset + kPageEntries * 4;
   static constexpr int kBarrierOffset = kItemOffset + static_cast<int>(sizeof(Item));
   static constexpr int kSlots = kKSlots + kVSlots;
-  static constexpr int kBarriers = kFeeder ? 2 * kSlots : kSlots;  // filled; with a feeder also passed by all warps
+  static constexpr int kBarriers =
+      kFeeder ? 2 * kSlots : kSlots;  // filled; with a feeder also passed by all warps
   static constexpr int kUsedBytes = kBarrierOffset + kBarriers * 8;
   static constexpr int kSharedBytes = kFeeder && kUsedBytes < 116 * 1024 ? 116 * 1024 : kUsedBytes;
 
@@ -87,29 +93,34 @@ __device__ __forceinline__ float cap(float x) {
   return square < 0.0625f ? series : large;
 }
 
-/// The two rows that a thread holds of its warp's sixteen: running maximum (log2 domain) and this thread's part of the
-/// sum, over the keys of the current unit.
+/// The two rows that a thread holds of its warp's sixteen: running maximum (log2 domain) and this
+/// thread's part of the sum, over the keys of the current unit.
 struct RowState {
   float maximum[2];
   float sum[2];
 };
 
-/// Exponentials of half precision lose their last bits below 2^-14: they are kept 2^15 times larger, by a maximum that
-/// is 15 too small. Sums, outputs and merges carry the same factor, so nothing else knows.
+/// Exponentials of half precision lose their last bits below 2^-14: they are kept 2^15 times
+/// larger, by a maximum that is 15 too small. Sums, outputs and merges carry the same factor, so
+/// nothing else knows.
 template <class T>
 inline constexpr float kHeadroom = std::is_same_v<T, __half> ? 15.0f : 0.0f;
 
-/// Turns scores into probabilities in place and moves the state on; `alpha` is what older output must be scaled by.
+/// Turns scores into probabilities in place and moves the state on; `alpha` is what older output
+/// must be scaled by.
 template <class T, int kScores>
-__device__ __forceinline__ void softmax(float (&s)[kScores], RowState& state, float (&alpha)[2], float exponent_scale) {
+__device__ __forceinline__ void softmax(float (&s)[kScores], RowState& state, float (&alpha)[2],
+                                        float exponent_scale) {
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     float maximum = -INFINITY;
 #pragma unroll
-    for (int i = 0; i < kScores; i += 4) maximum = fmaxf(maximum, fmaxf(s[i + 2 * row], s[i + 2 * row + 1]));
+    for (int i = 0; i < kScores; i += 4)
+      maximum = fmaxf(maximum, fmaxf(s[i + 2 * row], s[i + 2 * row + 1]));
     maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, 1));
     maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, 2));
-    const float merged = fmaxf(state.maximum[row], __fmaf_rn(maximum, exponent_scale, -kHeadroom<T>));
+    const float merged =
+        fmaxf(state.maximum[row], __fmaf_rn(maximum, exponent_scale, -kHeadroom<T>));
     const float reference = merged == -INFINITY ? 0.0f : merged;
     alpha[row] = exp2_approx(__fsub_rn(state.maximum[row], reference));
     float sum = 0.0f;
@@ -161,7 +172,8 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
         reinterpret_cast<const std::int32_t*>(args.items + blockIdx.x)[threadIdx.x];
   }
   if (static_cast<int>(blockIdx.x) >= live_items) {
-    wait_for_previous_launch();  // always: a grid that ends early must not seem to complete the one before it
+    wait_for_previous_launch();  // always: a grid that ends early must not seem to complete the one
+                                 // before it
     return;
   }
   if (threadIdx.x == 0) {
@@ -175,12 +187,16 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   const auto first_tile = [&] { return item.key_begin / kKeys; };  // read again rather than kept
   const int tile_end = (item.key_end + kKeys - 1) / kKeys;
 
-  // Plan and page tables were written before the previous kernel started; only Q, KV and partials may depend on it.
-  const auto page_of = [&](int key) { return args.page_shift >= 0 ? key >> args.page_shift : key / args.page_size; };
+  // Plan and page tables were written before the previous kernel started; only Q, KV and partials
+  // may depend on it.
+  const auto page_of = [&](int key) {
+    return args.page_shift >= 0 ? key >> args.page_shift : key / args.page_size;
+  };
   const auto chunk_of = [&](int tile) { return page_of(tile * kKeys) / kChunk; };
   {
     const int entry = chunk_of(first_tile()) * kChunk + static_cast<int>(threadIdx.x);
-    if (threadIdx.x < TileType::kPageEntries && entry < item.table_count && entry <= page_of(item.key_end - 1)) {
+    if (threadIdx.x < TileType::kPageEntries && entry < item.table_count &&
+        entry <= page_of(item.key_end - 1)) {
       page_ids[entry & kPageMask] = args.tables[item.table + entry];
     }
   }
@@ -193,20 +209,24 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     const int part = (lane & 15) * args.piece;
     const int tile = is_v ? v_tile : k_tile;
     const int key = tile * kKeys + part;
-    const bool valid = part < kKeys && tile < tile_end && key < item.key_end && key + args.piece > item.key_begin;
+    const bool valid =
+        part < kKeys && tile < tile_end && key < item.key_end && key + args.piece > item.key_begin;
     const std::uint32_t votes = __ballot_sync(~0u, valid) & (is_v ? 0xffff0000u : 0xffffu);
     const int slot = is_v ? kKSlots + v_slot : k_slot;
     const std::uint32_t barrier = barriers + 8 * slot;
     const std::uint32_t bytes = static_cast<std::uint32_t>(args.piece * TileType::kLineBytes);
-    if ((lane & 15) == 0 && votes != 0) barrier_expect(barrier, static_cast<std::uint32_t>(__popc(votes)) * bytes);
+    if ((lane & 15) == 0 && votes != 0)
+      barrier_expect(barrier, static_cast<std::uint32_t>(__popc(votes)) * bytes);
     __syncwarp();
     if (valid) {
       const int ordinal = page_of(key);
       int page = page_ids[ordinal & kPageMask];
       page = static_cast<unsigned>(page) < static_cast<unsigned>(args.pages) ? page : 0;
-      const std::byte* source = (is_v ? args.v : args.k) + page * args.page_stride + item.kv_head * args.head_stride +
+      const std::byte* source = (is_v ? args.v : args.k) + page * args.page_stride +
+                                item.kv_head * args.head_stride +
                                 (key - ordinal * args.page_size) * TileType::kLineBytes;
-      bulk_copy(base + slot * kSlotBytes + part * TileType::kLineBytes, source, bytes, barrier, policy_evict_first());
+      bulk_copy(base + slot * kSlotBytes + part * TileType::kLineBytes, source, bytes, barrier,
+                policy_evict_first());
     }
     __syncwarp();
   };
@@ -217,7 +237,8 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     for (int i = lane; i < kChunk; i += 32) {
       const int entry = (chunk + 1) * kChunk + i;
       if (entry < item.table_count && entry <= page_of(item.key_end - 1)) {
-        copy_word_async(base + TileType::kPagesOffset + 4 * (entry & kPageMask), args.tables + item.table + entry);
+        copy_word_async(base + TileType::kPagesOffset + 4 * (entry & kPageMask),
+                        args.tables + item.table + entry);
       }
     }
   };
@@ -228,9 +249,12 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
         copy_words_wait();
         __syncwarp();
         next_pages(tile);
-        if (n >= kKSlots) barrier_wait(barriers + 8 * (TileType::kSlots + n % kKSlots), (n / kKSlots - 1) & 1);
+        if (n >= kKSlots)
+          barrier_wait(barriers + 8 * (TileType::kSlots + n % kKSlots), (n / kKSlots - 1) & 1);
         fetch(tile, n % kKSlots, tile_end, 0);
-        if (n >= kVSlots) barrier_wait(barriers + 8 * (TileType::kSlots + kKSlots + n % kVSlots), (n / kVSlots - 1) & 1);
+        if (n >= kVSlots)
+          barrier_wait(barriers + 8 * (TileType::kSlots + kKSlots + n % kVSlots),
+                       (n / kVSlots - 1) & 1);
         fetch(tile_end, 0, tile, n % kVSlots);
       }
       if (args.early) wait_for_previous_launch();
@@ -238,17 +262,20 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     }
   } else {
     for (int i = 0; warp == 0 && i < (kKSlots > kVSlots ? kKSlots : kVSlots); ++i) {
-      fetch(i < kKSlots ? first_tile() + i : tile_end, i, i < kVSlots ? first_tile() + i : tile_end, i);
+      fetch(i < kKSlots ? first_tile() + i : tile_end, i, i < kVSlots ? first_tile() + i : tile_end,
+            i);
     }
   }
-  // Without a feeder: after the scores of `tile` are complete in all warps, so is the output of tile - 2, and warp 0
-  // fills both slots again. With one, each warp says when it has passed a slot.
+  // Without a feeder: after the scores of `tile` are complete in all warps, so is the output of
+  // tile - 2, and warp 0 fills both slots again. With one, each warp says when it has passed a
+  // slot.
   const auto refill = [&](int tile) {
     if (TileType::kFeeder || warp != 0) return;
     copy_words_wait();
     __syncwarp();
     const int done = tile - first_tile();
-    fetch(tile + kKSlots, done % kKSlots, done >= 2 ? tile - 2 + kVSlots : tile_end, (done + kVSlots - 2) % kVSlots);
+    fetch(tile + kKSlots, done % kKSlots, done >= 2 ? tile - 2 + kVSlots : tile_end,
+          (done + kVSlots - 2) % kVSlots);
     next_pages(tile);
   };
   const auto passed = [&](int slot) {
@@ -268,7 +295,8 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   if (args.early) wait_for_previous_launch();
   const int row_in_group = (warp & 3) * 16 + lane / 4;
   const int row[2] = {row_group * 64 + row_in_group, row_group * 64 + row_in_group + 8};
-  // Recomputed where they are needed, which is rare: registers are scarce. Rows past the last count as the last one.
+  // Recomputed where they are needed, which is rare: registers are scarce. Rows past the last count
+  // as the last one.
   const auto live_rows = [&] { return item.rows * args.group; };
   const auto query_of = [&](int r) { return min(row[r] / args.group, item.rows - 1); };
   std::uint32_t q[kDims / 16][4];
@@ -278,7 +306,8 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     const int query = query_of(r);
     const int head = item.kv_head * args.group + (live ? row[r] - query * args.group : 0);
     const auto* words = reinterpret_cast<const std::uint32_t*>(
-        static_cast<const T*>(args.q) + (static_cast<std::int64_t>(item.token + query) * args.q_heads + head) * kHeadDim +
+        static_cast<const T*>(args.q) +
+        (static_cast<std::int64_t>(item.token + query) * args.q_heads + head) * kHeadDim +
         half * kDims);
 #pragma unroll
     for (int i = 0; i < kDims / 16; ++i) {
@@ -293,7 +322,8 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   RowState state;
   float alpha[2];
 
-  // Tile n of the item has slot n modulo the ring's size; the parity of its barrier changes from round to round.
+  // Tile n of the item has slot n modulo the ring's size; the parity of its barrier changes from
+  // round to round.
   const auto issue_scores = [&](int tile) {
     const unsigned n = static_cast<unsigned>(tile - first_tile());
     const unsigned slot = n % kKSlots;
@@ -302,18 +332,22 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kDims / 16; ++i) {
-      wgmma<T, Major::kK>(s, q[i], matrix_descriptor(address + (i / 4) * 1024 + (i % 4) * 32, 16, kGroupBytes), i > 0);
+      wgmma<T, Major::kK>(
+          s, q[i], matrix_descriptor(address + (i / 4) * 1024 + (i % 4) * 32, 16, kGroupBytes),
+          i > 0);
     }
     wgmma_commit();
   };
-  // Rows of V that no row of the tile sees may hold anything, NaN too, and 0 x NaN is NaN: they become zero.
+  // Rows of V that no row of the tile sees may hold anything, NaN too, and 0 x NaN is NaN: they
+  // become zero.
   const auto clear_unseen = [&](int tile, std::byte* slot) {
     if (tile * kKeys >= item.key_begin && (tile + 1) * kKeys <= item.key_end) return;
 #pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < kSlotBytes / 16; i += TileType::kThreads) {
       const int token = i / (kGroupBytes / 16) * 8 + i / 8 % 8;
       const int key = tile * kKeys + token;
-      if (key < item.key_begin || key >= item.key_end) *reinterpret_cast<uint4*>(slot + i * 16) = uint4{0, 0, 0, 0};
+      if (key < item.key_begin || key >= item.key_end)
+        *reinterpret_cast<uint4*>(slot + i * 16) = uint4{0, 0, 0, 0};
     }
     proxy_fence();
     sync();
@@ -328,7 +362,8 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kKeys / 16; ++i) {
-      wgmma<T, Major::kN>(o, p[i], matrix_descriptor(address + i * 2 * kGroupBytes, 1024, kGroupBytes), 1);
+      wgmma<T, Major::kN>(o, p[i],
+                          matrix_descriptor(address + i * 2 * kGroupBytes, 1024, kGroupBytes), 1);
     }
     wgmma_commit();
   };
@@ -340,7 +375,8 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       float4* const mine = buffer + half * (64 * kKeys / 4);
       const float4* const theirs = buffer + (1 - half) * (64 * kKeys / 4);
 #pragma unroll
-      for (int i = 0; i < kKeys / 8; ++i) mine[i * 128] = make_float4(s[4 * i], s[4 * i + 1], s[4 * i + 2], s[4 * i + 3]);
+      for (int i = 0; i < kKeys / 8; ++i)
+        mine[i * 128] = make_float4(s[4 * i], s[4 * i + 1], s[4 * i + 2], s[4 * i + 3]);
       __syncthreads();
 #pragma unroll
       for (int i = 0; i < kKeys / 8; ++i) {
@@ -414,8 +450,10 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     wgmma_wait<0>();
     passed(kKSlots + (tile - 1 - first_tile()) % kVSlots);
 
-    // Store, fold or finish the unit. A partial's dims lie in the order of the accumulators within each sixteen.
-    auto* const folded = reinterpret_cast<float2*>(shared + TileType::kFoldOffset) + (half + row_group) * 64;
+    // Store, fold or finish the unit. A partial's dims lie in the order of the accumulators within
+    // each sixteen.
+    auto* const folded =
+        reinterpret_cast<float2*>(shared + TileType::kFoldOffset) + (half + row_group) * 64;
     const int unit = (tile - 1) * kKeys / item.unit - item.key_begin / item.unit;
     const bool last_unit = tile == tile_end;
     const bool folds = item.emit == Emit::kFold || item.emit == Emit::kFoldFinal;
@@ -429,8 +467,9 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       float maximum = state.maximum[r];
       const int group_row = row_in_group + 8 * r;
       const bool live = row[r] < live_rows();
-      const std::int64_t partial =
-          item.partial + (item.emit == Emit::kStore ? unit * live_rows() : 0) + static_cast<std::int64_t>(row[r]);
+      const std::int64_t partial = item.partial +
+                                   (item.emit == Emit::kStore ? unit * live_rows() : 0) +
+                                   static_cast<std::int64_t>(row[r]);
       float* const target = args.partial_o + partial * kHeadDim + half * kDims + 4 * (lane % 4);
       if (folds && unit > 0) {
         const float2 before = folded[group_row];
@@ -439,7 +478,8 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
         sum = merge(before.y, sum, weights.kept, weights.added);
 #pragma unroll
         for (int i = 0; i < kDims / 16; ++i) {
-          if (i % 4 == 0) __syncwarp();  // no more than four loads in flight: there are no registers for them
+          if (i % 4 == 0)
+            __syncwarp();  // no more than four loads in flight: there are no registers for them
           if (!live) continue;
           const float4 old = load_4_hinted(target + 16 * i, policy);
           float* const mine = o + 8 * i + 2 * r;
@@ -458,11 +498,13 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       if (finishes) {
         const int query = query_of(r);
         const int head = item.kv_head * args.group + row[r] - query * args.group;
-        const std::int64_t place = static_cast<std::int64_t>(item.token + query) * args.q_heads + head;
+        const std::int64_t place =
+            static_cast<std::int64_t>(item.token + query) * args.q_heads + head;
         constexpr float kLog2E = 1.44269504088896340736f;
-        const Finish result =
-            finish(maximum, sum, args.sinks != nullptr ? __fmul_rn(args.sinks[head], kLog2E) : -INFINITY);
-        auto* const words = reinterpret_cast<std::uint32_t*>(static_cast<T*>(args.out) + place * kHeadDim + half * kDims);
+        const Finish result = finish(
+            maximum, sum, args.sinks != nullptr ? __fmul_rn(args.sinks[head], kLog2E) : -INFINITY);
+        auto* const words = reinterpret_cast<std::uint32_t*>(static_cast<T*>(args.out) +
+                                                             place * kHeadDim + half * kDims);
 #pragma unroll
         for (int i = 0; i < kDims / 8; ++i) {
           words[4 * i + lane % 4] = pack(__fmul_rn(o[4 * i + 2 * r], result.factor),

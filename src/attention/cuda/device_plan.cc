@@ -17,7 +17,9 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;
 
-std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 std::int32_t narrow(std::int64_t value) {
   CHECK(value >= 0 && value <= std::numeric_limits<std::int32_t>::max());
@@ -44,10 +46,10 @@ void flatten(const Plan& plan, std::span<const std::int32_t> table_first,
     item.rows = tile.rows;
     item.kv_head = work.kv_head;
     item.unit = tile.unit;
-    item.key_begin = narrow(std::max(std::int64_t{work.unit_first} * tile.unit,
-                                     plan.shape.first_key(tile.position)));
-    item.key_end = narrow(
-        std::min(std::int64_t{work.unit_last} * tile.unit, tile.position + tile.rows));
+    item.key_begin = narrow(
+        std::max(std::int64_t{work.unit_first} * tile.unit, plan.shape.first_key(tile.position)));
+    item.key_end =
+        narrow(std::min(std::int64_t{work.unit_last} * tile.unit, tile.position + tile.rows));
     item.table = table_first[sequence];
     item.table_count = tables[sequence].count;
     item.token = narrow(tile.token);
@@ -97,9 +99,9 @@ Capacity capacity_of(const Plan& plan, std::span<const kv::PageTable> tables) {
 }
 
 Capacity larger(const Capacity& a, const Capacity& b) {
-  return {std::max(a.items, b.items), std::max(a.reductions, b.reductions),
-          std::max(a.tile_rows, b.tile_rows), std::max(a.runs, b.runs), std::max(a.partials, b.partials),
-          std::max(a.table_entries, b.table_entries)};
+  return {std::max(a.items, b.items),         std::max(a.reductions, b.reductions),
+          std::max(a.tile_rows, b.tile_rows), std::max(a.runs, b.runs),
+          std::max(a.partials, b.partials),   std::max(a.table_entries, b.table_entries)};
 }
 
 DevicePlan::DevicePlan(const Capacity& capacity, int head_dim)
@@ -108,8 +110,8 @@ DevicePlan::DevicePlan(const Capacity& capacity, int head_dim)
   reductions_at_ = items_at_ + aligned(static_cast<std::size_t>(capacity.items) * sizeof(Item));
   tables_at_ =
       reductions_at_ + aligned(static_cast<std::size_t>(capacity.reductions) * sizeof(Reduction));
-  list_bytes_ = tables_at_ +
-                aligned(static_cast<std::size_t>(capacity.table_entries) * sizeof(std::int32_t));
+  list_bytes_ =
+      tables_at_ + aligned(static_cast<std::size_t>(capacity.table_entries) * sizeof(std::int32_t));
   device::cuda_check(cudaMallocHost(reinterpret_cast<void**>(&staging_), list_bytes_));
   lists_ = device::Buffer(list_bytes_);
   partials_ = device::Buffer(static_cast<std::size_t>(capacity.partials) *
@@ -131,8 +133,7 @@ Status DevicePlan::upload(const Plan& plan, std::span<const kv::PageTable> table
   const bool fits = static_cast<int>(flat_.items.size()) <= capacity_.items &&
                     static_cast<int>(flat_.reductions.size()) <= capacity_.reductions &&
                     flat_.tile_rows <= capacity_.tile_rows && flat_.runs <= capacity_.runs &&
-                    flat_.partials <= capacity_.partials &&
-                    entries <= capacity_.table_entries;
+                    flat_.partials <= capacity_.partials && entries <= capacity_.table_entries;
   if (!fits) {
     return Error{ErrorCode::kNoMemory,
                  fmt::format("the attention plan exceeds its buffers: {} of {} items, {} of {} "
@@ -140,8 +141,7 @@ Status DevicePlan::upload(const Plan& plan, std::span<const kv::PageTable> table
                              "table entries",
                              flat_.items.size(), capacity_.items, flat_.reductions.size(),
                              capacity_.reductions, flat_.tile_rows, capacity_.tile_rows,
-                             flat_.partials, capacity_.partials, entries,
-                             capacity_.table_entries)};
+                             flat_.partials, capacity_.partials, entries, capacity_.table_entries)};
   }
   const Counts counts{static_cast<std::int32_t>(flat_.items.size()),
                       static_cast<std::int32_t>(flat_.reductions.size())};

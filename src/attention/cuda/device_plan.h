@@ -20,10 +20,10 @@ namespace segue::attention::cuda {
 struct Capacity {
   int items = 0;
   int reductions = 0;
-  int tile_rows = 0;                // rows x group of the largest row tile
-  int runs = 0;                     // partials of the longest reduction, per row and head
-  std::int64_t partials = 0;        // partials and fold scratch together
-  std::int64_t table_entries = 0;   // of all page tables
+  int tile_rows = 0;               // rows x group of the largest row tile
+  int runs = 0;                    // partials of the longest reduction, per row and head
+  std::int64_t partials = 0;       // partials and fold scratch together
+  std::int64_t table_entries = 0;  // of all page tables
 };
 
 /// The flattened plan, on the host.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention on a GPU: what one launch is given, the facts that plans need, the rows of the kernel table.
+// Attention on a GPU: what one launch is given, the facts that plans need, the rows of the kernel
+// table.
 #pragma once
 
 #include <cstdint>

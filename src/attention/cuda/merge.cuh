@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one rule by which units of a row become the row's result. Everything that merges (a segment folded in place, the
-// reduction kernel) calls these functions in ascending unit order, with every rounding written out, so that no
-// compiler and no place of execution changes a bit. Maxima are in the log2 domain: score * scale * log2(e).
+// The one rule by which units of a row become the row's result. Everything that merges (a segment
+// folded in place, the reduction kernel) calls these functions in ascending unit order, with every
+// rounding written out, so that no compiler and no place of execution changes a bit. Maxima are in
+// the log2 domain: score * scale * log2(e).
 #pragma once
 
 #include <cmath>
@@ -33,8 +34,8 @@ __device__ __forceinline__ float merge(float value, float unit_value, float kept
   return __fmaf_rn(unit_value, added, __fmul_rn(value, kept));
 }
 
-/// What a finished row needs: out = o * factor, lse in natural logarithm. A sink (log2 domain; -inf: none) is a score
-/// with no value, added once, after the last merge.
+/// What a finished row needs: out = o * factor, lse in natural logarithm. A sink (log2 domain;
+/// -inf: none) is a score with no value, added once, after the last merge.
 struct Finish {
   float factor;
   float lse;
@@ -44,7 +45,8 @@ __device__ __forceinline__ Finish finish(float maximum, float sum, float sink) {
   const Weights weights = merge_weights(maximum, sink);
   const float total = merge(sum, 1.0f, weights.kept, weights.added);
   constexpr float kLn2 = 0.693147180559945309f;
-  return {__fmul_rn(weights.kept, reciprocal_approx(total)), __fmul_rn(__fadd_rn(weights.maximum, __log2f(total)), kLn2)};
+  return {__fmul_rn(weights.kept, reciprocal_approx(total)),
+          __fmul_rn(__fadd_rn(weights.maximum, __log2f(total)), kLn2)};
 }
 
 }  // namespace segue::attention::cuda

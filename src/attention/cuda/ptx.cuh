@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sm_90 instructions that C++ has no name for: memory barriers with transaction counts, bulk copies, cache
-// policies, warpgroup fences, dependent launch. One function per instruction, nothing that decides anything.
+// The sm_90 instructions that C++ has no name for: memory barriers with transaction counts, bulk
+// copies, cache policies, warpgroup fences, dependent launch. One function per instruction, nothing
+// that decides anything.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,8 @@ __device__ __forceinline__ void barrier_init_fence() {
 
 /// Arrives once and raises the phase's pending bytes.
 __device__ __forceinline__ void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
 }
 
 __device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
@@ -54,12 +56,14 @@ __device__ __forceinline__ std::uint64_t policy_evict_first() {
   return policy;
 }
 
-/// Device memory to shared memory; source, target and bytes are multiples of 16. Completes on the barrier.
-__device__ __forceinline__ void bulk_copy(std::uint32_t target, const void* source, std::uint32_t bytes,
-                                          std::uint32_t barrier, std::uint64_t policy) {
+/// Device memory to shared memory; source, target and bytes are multiples of 16. Completes on the
+/// barrier.
+__device__ __forceinline__ void bulk_copy(std::uint32_t target, const void* source,
+                                          std::uint32_t bytes, std::uint32_t barrier,
+                                          std::uint64_t policy) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-          target),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], %2, [%3], %4;" ::"r"(target),
       "l"(source), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
@@ -67,11 +71,13 @@ __device__ __forceinline__ void bulk_copy(std::uint32_t target, const void* sour
 __device__ __forceinline__ void copy_word_async(std::uint32_t target, const void* source) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(target), "l"(source) : "memory");
 }
-__device__ __forceinline__ void copy_words_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+__device__ __forceinline__ void copy_words_wait() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
 
 __device__ __forceinline__ void store_hinted(float* target, float4 value, std::uint64_t policy) {
-  asm volatile("st.global.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(target), "f"(value.x), "f"(value.y),
-               "f"(value.z), "f"(value.w), "l"(policy)
+  asm volatile("st.global.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(target),
+               "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "l"(policy)
                : "memory");
 }
 __device__ __forceinline__ float4 load_4_hinted(const float* source, std::uint64_t policy) {
@@ -84,25 +90,37 @@ __device__ __forceinline__ float4 load_4_hinted(const float* source, std::uint64
 }
 __device__ __forceinline__ float load_1_hinted(const float* source, std::uint64_t policy) {
   float value;
-  asm volatile("ld.global.L2::cache_hint.f32 %0, [%1], %2;" : "=f"(value) : "l"(source), "l"(policy) : "memory");
+  asm volatile("ld.global.L2::cache_hint.f32 %0, [%1], %2;"
+               : "=f"(value)
+               : "l"(source), "l"(policy)
+               : "memory");
   return value;
 }
 
 // --- warpgroup products: order of registers and shared memory around them ---
 
-__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_fence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 /// Shared memory written by ordinary stores becomes visible to products and bulk copies.
-__device__ __forceinline__ void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void proxy_fence() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 
-/// A matrix in shared memory with the 128-byte swizzle: lines of 128 bytes, eight lines to an atom of 1024 bytes.
-/// `leading` and `stride` in bytes: from an atom to the next along n (kN only), and along the other axis.
-__device__ __forceinline__ std::uint64_t matrix_descriptor(std::uint32_t address, int leading, int stride) {
-  const std::uint32_t low = ((address & 0x3ffffu) >> 4) | (static_cast<std::uint32_t>(leading >> 4) << 16);
+/// A matrix in shared memory with the 128-byte swizzle: lines of 128 bytes, eight lines to an atom
+/// of 1024 bytes. `leading` and `stride` in bytes: from an atom to the next along n (kN only), and
+/// along the other axis.
+__device__ __forceinline__ std::uint64_t matrix_descriptor(std::uint32_t address, int leading,
+                                                           int stride) {
+  const std::uint32_t low =
+      ((address & 0x3ffffu) >> 4) | (static_cast<std::uint32_t>(leading >> 4) << 16);
   const std::uint32_t high = static_cast<std::uint32_t>(stride >> 4) | (1u << 30);
   return (static_cast<std::uint64_t>(high) << 32) | low;
 }
@@ -113,9 +131,13 @@ __device__ __forceinline__ void sync_threads(int name, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 /// Blocks of the next kernel in the stream may start.
-__device__ __forceinline__ void allow_next_launch() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ __forceinline__ void allow_next_launch() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
 /// Waits until the previous kernel of the stream is complete and its writes are visible.
-__device__ __forceinline__ void wait_for_previous_launch() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_previous_launch() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
 
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ordered reduction: a row's partials become its output, left to right by unit (merge.cuh).
 //
-// Bytes: runs x head_dim x 4 per row and head, from the L2. Bound: latency of one pass over a few dozen partials.
-// Idea: a warp owns 32 or 128 dims of one row and head, so that few rows still spread over many multiprocessors and all
-// partials of up to kRuns units are in flight at once, in registers; it turns the maxima of 32 units at a time into weights by a prefix maximum across its lanes (a
-// maximum is exact, so this is the left fold bit for bit), then one multiply and one fused add per unit.
+// Bytes: runs x head_dim x 4 per row and head, from the L2. Bound: latency of one pass over a few
+// dozen partials. Idea: a warp owns 32 or 128 dims of one row and head, so that few rows still
+// spread over many multiprocessors and all partials of up to kRuns units are in flight at once, in
+// registers; it turns the maxima of 32 units at a time into weights by a prefix maximum across its
+// lanes (a maximum is exact, so this is the left fold bit for bit), then one multiply and one fused
+// add per unit.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -21,7 +23,8 @@ namespace segue::attention::cuda {
 
 /// kWidth floats of a partial at an address that is a multiple of their size.
 template <int kWidth>
-__device__ __forceinline__ void load_hinted(float (&values)[kWidth], const float* source, std::uint64_t policy) {
+__device__ __forceinline__ void load_hinted(float (&values)[kWidth], const float* source,
+                                            std::uint64_t policy) {
   if constexpr (kWidth == 4) {
     const float4 piece = load_4_hinted(source, policy);
     values[0] = piece.x, values[1] = piece.y, values[2] = piece.z, values[3] = piece.w;
@@ -31,8 +34,8 @@ __device__ __forceinline__ void load_hinted(float (&values)[kWidth], const float
   }
 }
 
-/// Grid (rows x group of the largest tile, reductions, head_dim / (32 kWidth)), one warp. kRuns, a multiple of 32:
-/// partials that a thread has in flight.
+/// Grid (rows x group of the largest tile, reductions, head_dim / (32 kWidth)), one warp. kRuns, a
+/// multiple of 32: partials that a thread has in flight.
 template <int kHeadDim, class T, int kRuns, int kWidth>
 __global__ void __launch_bounds__(32) reduce(const __grid_constant__ Arguments args) {
   allow_next_launch();
@@ -40,11 +43,13 @@ __global__ void __launch_bounds__(32) reduce(const __grid_constant__ Arguments a
   const Reduction reduction = listed ? args.reductions[blockIdx.y] : Reduction{};
   const int stride = reduction.rows * args.group;
   if (static_cast<int>(blockIdx.x) >= stride) {
-    wait_for_previous_launch();  // always: a grid that ends early must not seem to complete the one before it
+    wait_for_previous_launch();  // always: a grid that ends early must not seem to complete the one
+                                 // before it
     return;
   }
   const int lane = static_cast<int>(threadIdx.x);
-  const int place = (static_cast<int>(blockIdx.z) * 32 + lane) * kWidth;  // of the first, in the partial
+  const int place =
+      (static_cast<int>(blockIdx.z) * 32 + lane) * kWidth;  // of the first, in the partial
   const int runs = reduction.runs;
   const std::int64_t first = reduction.partial + static_cast<std::int64_t>(blockIdx.x);
   const float* const source = args.partial_o + first * kHeadDim + place;
@@ -82,7 +87,8 @@ __global__ void __launch_bounds__(32) reduce(const __grid_constant__ Arguments a
       merged = fmaxf(merged, maximum);
       const float before = __shfl_up_sync(~0u, merged, 1);
       const Weights weights = merge_weights(lane == 0 ? maximum : before, unit_maximum[chunk]);
-      maximum = __shfl_sync(~0u, merged, 31);  // lanes past the last run hold -inf: the last lane has them all
+      maximum = __shfl_sync(~0u, merged,
+                            31);  // lanes past the last run hold -inf: the last lane has them all
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
         if (pass + 32 * chunk + i >= runs) break;
@@ -101,17 +107,21 @@ __global__ void __launch_bounds__(32) reduce(const __grid_constant__ Arguments a
   }
 
   const int query = static_cast<int>(blockIdx.x) / args.group;
-  const int head = reduction.kv_head * args.group + static_cast<int>(blockIdx.x) - query * args.group;
+  const int head =
+      reduction.kv_head * args.group + static_cast<int>(blockIdx.x) - query * args.group;
   const std::int64_t row = static_cast<std::int64_t>(reduction.token + query) * args.q_heads + head;
   constexpr float kLog2E = 1.44269504088896340736f;
   const Finish result =
       finish(maximum, sum, args.sinks != nullptr ? __fmul_rn(args.sinks[head], kLog2E) : -INFINITY);
-  // Place 16a + 4t + e holds dim 16a + 2t + e % 2 + 8 (e / 2); an even place and the next make a word.
-  auto* const words = reinterpret_cast<std::uint32_t*>(static_cast<T*>(args.out) + row * kHeadDim) + place / 16 * 8;
+  // Place 16a + 4t + e holds dim 16a + 2t + e % 2 + 8 (e / 2); an even place and the next make a
+  // word.
+  auto* const words =
+      reinterpret_cast<std::uint32_t*>(static_cast<T*>(args.out) + row * kHeadDim) + place / 16 * 8;
 #pragma unroll
   for (int e = 0; e < kWidth; e += 2) {
     const float mine = __fmul_rn(o[e], result.factor);
-    const float next = kWidth > 1 ? __fmul_rn(o[(e + 1) % kWidth], result.factor) : __shfl_down_sync(~0u, mine, 1);
+    const float next =
+        kWidth > 1 ? __fmul_rn(o[(e + 1) % kWidth], result.factor) : __shfl_down_sync(~0u, mine, 1);
     const int at = (place + e) % 16;
     if (at % 2 == 0) words[at / 4 + at % 4 / 2 * 4] = pack(mine, next, T{});
   }

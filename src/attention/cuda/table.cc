@@ -30,8 +30,8 @@ DeviceFacts gpu_device(const device::GpuFacts& gpu, const Shape& shape) {
   facts.min_unit = shape.window > 0 || shape.kv_heads < 4 ? facts.unit_granule : 64;
   facts.unit_steps = 8;
   facts.target_units = 32;
-  // A window of 1024 in units of 160 at 16 kv heads: at most 8 of them whatever it is aligned to, so
-  // that no row count makes more items than there are multiprocessors.
+  // A window of 1024 in units of 160 at 16 kv heads: at most 8 of them whatever it is aligned to,
+  // so that no row count makes more items than there are multiprocessors.
   facts.window_units = 6;
   facts.target_items = shape.window > 0 ? 96 : 128;
   facts.reading_rows = 64;

@@ -12,12 +12,15 @@
 namespace segue::device {
 
 /// Throws DeviceError with the call's place and CUDA's name for what went wrong.
-inline void cuda_check(cudaError_t result, std::source_location place = std::source_location::current()) {
+inline void cuda_check(cudaError_t result,
+                       std::source_location place = std::source_location::current()) {
   if (result == cudaSuccess) return;
   throw DeviceError(std::string(place.file_name()) + ":" + std::to_string(place.line()) + ": " +
                     cudaGetErrorName(result) + ": " + cudaGetErrorString(result));
 }
 
-inline cudaStream_t cuda_stream(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
+inline cudaStream_t cuda_stream(const Stream& stream) {
+  return static_cast<cudaStream_t>(stream.handle());
+}
 
 }  // namespace segue::device

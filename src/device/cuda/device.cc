@@ -19,7 +19,8 @@ int gpu_count() {
 Result<GpuFacts> gpu_facts(int index) {
   int count = 0;
   if (const cudaError_t result = cudaGetDeviceCount(&count); result != cudaSuccess) {
-    return Error{ErrorCode::kUnsupported, std::string("no GPU is usable: ") + cudaGetErrorString(result)};
+    return Error{ErrorCode::kUnsupported,
+                 std::string("no GPU is usable: ") + cudaGetErrorString(result)};
   }
   if (index < 0 || index >= count) {
     return Error{ErrorCode::kNotFound,
@@ -60,7 +61,9 @@ Event::Event() {
   handle_ = event;
 }
 Event::~Event() { static_cast<void>(cudaEventDestroy(event_of(handle_))); }
-void Event::record(const Stream& stream) { cuda_check(cudaEventRecord(event_of(handle_), cuda_stream(stream))); }
+void Event::record(const Stream& stream) {
+  cuda_check(cudaEventRecord(event_of(handle_), cuda_stream(stream)));
+}
 void Event::synchronize() { cuda_check(cudaEventSynchronize(event_of(handle_))); }
 double Event::us_since(const Event& start) const {
   float ms = 0;
@@ -103,7 +106,8 @@ void Graph::end(const Stream& stream) {
   handle_ = executable;
 }
 Graph::~Graph() {
-  if (handle_ != nullptr) static_cast<void>(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(handle_)));
+  if (handle_ != nullptr)
+    static_cast<void>(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(handle_)));
 }
 void Graph::replay(const Stream& stream) {
   cuda_check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(handle_), cuda_stream(stream)));

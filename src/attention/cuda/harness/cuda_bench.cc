@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times attention on a GPU and writes every sample as JSON: each result is checked against the reference in double
-// before it is timed, KV buffers rotate so that a round reads more than 400 MB, calls are replayed from a graph, and
-// the read ceiling is measured in the same run.
+// Times attention on a GPU and writes every sample as JSON: each result is checked against the
+// reference in double before it is timed, KV buffers rotate so that a round reads more than 400 MB,
+// calls are replayed from a graph, and the read ceiling is measured in the same run.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -22,7 +22,7 @@ struct NamedShape {
   int q_heads, kv_heads, head_dim, window;
 };
 
-const std::vector<NamedShape> kShapes{{"G-full", 32, 4, 512, 0},     {"G-full-tp2", 16, 2, 512, 0},
+const std::vector<NamedShape> kShapes{{"G-full", 32, 4, 512, 0},      {"G-full-tp2", 16, 2, 512, 0},
                                       {"G-slide", 32, 16, 256, 1024}, {"S-direct", 16, 8, 256, 0},
                                       {"L", 64, 8, 128, 0},           {"ONE", 4, 1, 256, 0}};
 
@@ -86,14 +86,15 @@ class Bench {
     shape.layout = options_.layout == "token-major"  ? kv::Layout::kTokenMajor
                    : options_.layout == "head-major" ? kv::Layout::kHeadMajor
                                                      : kv::Layout::kSwizzled8;
-    const std::int64_t visible = named.window > 0 ? std::min<std::int64_t>(named.window, length) : length;
+    const std::int64_t visible =
+        named.window > 0 ? std::min<std::int64_t>(named.window, length) : length;
     const std::int64_t bytes = visible * shape.key_bytes() * batch;
     const std::int64_t held = length * shape.key_bytes() * batch;
     WorldOptions world_options;
     world_options.copies = static_cast<int>(std::max<std::int64_t>(420'000'000 / bytes + 1, 2));
     // A window reads a part of its pool only; pools of more than 40 GB are not made for it.
-    world_options.copies =
-        static_cast<int>(std::min<std::int64_t>(world_options.copies, std::max<std::int64_t>(40'000'000'000 / held, 2)));
+    world_options.copies = static_cast<int>(std::min<std::int64_t>(
+        world_options.copies, std::max<std::int64_t>(40'000'000'000 / held, 2)));
     const std::vector<std::int64_t> lengths(static_cast<std::size_t>(batch), length);
     World world(shape, lengths, world_options);
     if (options_.window_units > 0) world.facts().window_units = options_.window_units;
@@ -102,7 +103,8 @@ class Bench {
     if (options_.min_unit > 0) world.facts().min_unit = options_.min_unit;
     double first_us = 0;
     for (const int rows : options_.rows) {
-      const std::vector<SequenceRows> sequences(static_cast<std::size_t>(batch), SequenceRows{length - rows, rows});
+      const std::vector<SequenceRows> sequences(static_cast<std::size_t>(batch),
+                                                SequenceRows{length - rows, rows});
       RunOptions run;
       run.force_segments = options_.segments;
       const Result<Policy> policy = parse_policy(options_.policy);
@@ -116,7 +118,8 @@ class Bench {
         verdict = world.check(checked, world.run(checked, run));
         relative = world.relative_error();
         if (!verdict.ok) {
-          fmt::print("{} kv {} rows {} batch {}: WRONG {}\n", named.name, length, rows, batch, verdict.message);
+          fmt::print("{} kv {} rows {} batch {}: WRONG {}\n", named.name, length, rows, batch,
+                     verdict.message);
           failed_ = true;
           continue;
         }
@@ -126,7 +129,9 @@ class Bench {
       for (int i = 0; i < 5; ++i) {
         const auto start = std::chrono::steady_clock::now();
         plan = world.plan_of(sequences, run);
-        plan_us = std::min(plan_us, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+        plan_us = std::min(plan_us, std::chrono::duration<double, std::micro>(
+                                        std::chrono::steady_clock::now() - start)
+                                        .count());
       }
       const std::vector<kv::PageTable> tables = world.tables_for(sequences);
       DevicePlan device_plan(capacity_of(plan, tables), shape.head_dim);
@@ -134,7 +139,8 @@ class Bench {
       world.make_queries(sequences);
       world.stream().synchronize();
       const double estimate = static_cast<double>(bytes) / ceiling_ / 1e3 + 5;
-      const int rounds = std::max(1, static_cast<int>(2000 / (estimate * world_options.copies)) + 1);
+      const int rounds =
+          std::max(1, static_cast<int>(2000 / (estimate * world_options.copies)) + 1);
       const std::vector<double> samples =
           time_calls(world.stream(), world_options.copies * rounds, options_.replays, [&](int i) {
             RunOptions copy = run;
@@ -146,10 +152,13 @@ class Bench {
       const double us = median(samples);
       if (first_us == 0) first_us = us;
       const double share = static_cast<double>(bytes) / us / 1e3 / ceiling_;
-      fmt::print("{:10} kv {:6} batch {:3} rows {:2}: {:8.2f} us {:5.1f} %  t/t1 {:5.3f}  items {} partials {} unit {} "
-                 "bound {:.2f} rel {:.1e}\n",
-                 named.name, length, batch, rows, us, 100 * share, us / first_us, plan.items.size(), plan.partials,
-                 plan.tiles.empty() ? 0 : plan.tiles[0].unit, verdict.worst_ratio, relative);
+      fmt::print(
+          "{:10} kv {:6} batch {:3} rows {:2}: {:8.2f} us {:5.1f} %  t/t1 {:5.3f}  items {} "
+          "partials {} unit {} "
+          "bound {:.2f} rel {:.1e}\n",
+          named.name, length, batch, rows, us, 100 * share, us / first_us, plan.items.size(),
+          plan.partials, plan.tiles.empty() ? 0 : plan.tiles[0].unit, verdict.worst_ratio,
+          relative);
       std::fflush(stdout);
       core::Json cell = core::Json::object();
       cell.set("shape", named.name)
@@ -203,7 +212,8 @@ int run_main(const Options& options) {
   Bench bench(options);
   if (options.floors) bench.floors();
   for (const std::string& name : options.shapes) {
-    const auto named = std::find_if(kShapes.begin(), kShapes.end(), [&](const NamedShape& s) { return s.name == name; });
+    const auto named = std::find_if(kShapes.begin(), kShapes.end(),
+                                    [&](const NamedShape& s) { return s.name == name; });
     if (named == kShapes.end()) {
       fmt::print(stderr, "unknown shape '{}'\n", name);
       return 2;

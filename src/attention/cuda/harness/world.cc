@@ -46,7 +46,10 @@ double median_of(std::vector<double> samples) {
 }  // namespace
 
 World::World(const Shape& shape, std::span<const std::int64_t> lengths, const WorldOptions& options)
-    : shape_(shape), options_(options), facts_(facts_of(shape)), lengths_(lengths.begin(), lengths.end()) {
+    : shape_(shape),
+      options_(options),
+      facts_(facts_of(shape)),
+      lengths_(lengths.begin(), lengths.end()) {
   first_entry_.push_back(0);
   for (const std::int64_t length : lengths_) {
     const std::int64_t pages = (length + shape.page_size - 1) / shape.page_size;
@@ -97,8 +100,8 @@ void World::fill_pool(int copy) {
   params.kv.page_size = shape_.page_size;
   params.kv.pages = static_cast<int>(pool_pages_);
   for (std::size_t i = 0; i < lengths_.size(); ++i) {
-    fill_sequence(params.kv, table.as<std::int32_t>() + first_entry_[i], lengths_[i], static_cast<int>(i),
-                  options_.seed + static_cast<std::uint64_t>(copy), stream_);
+    fill_sequence(params.kv, table.as<std::int32_t>() + first_entry_[i], lengths_[i],
+                  static_cast<int>(i), options_.seed + static_cast<std::uint64_t>(copy), stream_);
   }
   stream_.synchronize();
 }
@@ -148,9 +151,9 @@ void World::make_queries(std::span<const SequenceRows> rows) {
   }
   std::int64_t token = 0;
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    fill_queries(queries_.as<std::uint16_t>() + token * shape_.q_heads * shape_.head_dim, shape_.kv, rows[i].rows,
-                 shape_.q_heads, shape_.head_dim, rows[i].depth, static_cast<int>(i), options_.score_spread,
-                 options_.seed, stream_);
+    fill_queries(queries_.as<std::uint16_t>() + token * shape_.q_heads * shape_.head_dim, shape_.kv,
+                 rows[i].rows, shape_.q_heads, shape_.head_dim, rows[i].depth, static_cast<int>(i),
+                 options_.score_spread, options_.seed, stream_);
     token += rows[i].rows;
   }
 }
@@ -182,7 +185,9 @@ DeviceParams World::params(const DevicePlan& plan, const RunOptions& options) {
   return params;
 }
 
-void World::launch(const Plan& plan, const DeviceParams& params) { plan.kernel->launch_on_gpu(params, stream_); }
+void World::launch(const Plan& plan, const DeviceParams& params) {
+  plan.kernel->launch_on_gpu(params, stream_);
+}
 
 void World::poison_output() {
   device::fill_bytes(output_.as<>(), 0xff, output_.bytes(), stream_);
@@ -195,7 +200,8 @@ Output World::read_output(std::int64_t rows, bool lse) {
   device::copy_to_host(output.out.data(), output_.as<>(), output.out.size() * 2, stream_);
   if (lse) {
     output.lse.resize(static_cast<std::size_t>(rows * shape_.q_heads));
-    device::copy_to_host(output.lse.data(), lse_.as<>(), output.lse.size() * sizeof(float), stream_);
+    device::copy_to_host(output.lse.data(), lse_.as<>(), output.lse.size() * sizeof(float),
+                         stream_);
   }
   stream_.synchronize();
   return output;
@@ -236,11 +242,13 @@ core::Verdict World::check(std::span<const SequenceRows> rows, const Output& out
     task.sinks = options_.sinks ? sinks_.as<float>() : nullptr;
     CHECK(copy == 0);  // queries are drawn with the seed of copy 0
     const auto heads = static_cast<std::size_t>(rows[i].rows * shape_.q_heads);
-    device::Buffer out(heads * width * 8), absolute(heads * width * 8), lse(heads * 8), sums(heads * 8);
+    device::Buffer out(heads * width * 8), absolute(heads * width * 8), lse(heads * 8),
+        sums(heads * 8);
     device::Buffer scores(2 * heads * static_cast<std::size_t>(rows[i].kv_len()) * 8);
-    reference(task, out.as<double>(), absolute.as<double>(), lse.as<double>(), sums.as<double>(), scores.as<double>(),
-              stream_);
-    std::vector<double> expected(heads * width), magnitude(heads * width), expected_lse(heads), score_sum(heads);
+    reference(task, out.as<double>(), absolute.as<double>(), lse.as<double>(), sums.as<double>(),
+              scores.as<double>(), stream_);
+    std::vector<double> expected(heads * width), magnitude(heads * width), expected_lse(heads),
+        score_sum(heads);
     device::copy_to_host(expected.data(), out.as<>(), out.bytes(), stream_);
     device::copy_to_host(magnitude.data(), absolute.as<>(), absolute.bytes(), stream_);
     device::copy_to_host(expected_lse.data(), lse.as<>(), lse.bytes(), stream_);
@@ -251,7 +259,8 @@ core::Verdict World::check(std::span<const SequenceRows> rows, const Output& out
     std::vector<float> found(heads * width);
     std::vector<double> bounds(heads * width);
     for (std::size_t j = 0; j < found.size(); ++j) {
-      found[j] = as_float(output.out[token * width * static_cast<std::size_t>(shape_.q_heads) + j], shape_.kv);
+      found[j] = as_float(output.out[token * width * static_cast<std::size_t>(shape_.q_heads) + j],
+                          shape_.kv);
       // Scores are sums in float; p enters the second product in the KV's type.
       bounds[j] = core::derived_bound({expected[j], magnitude[j], 0}, roundoff, roundoff) +
                   core::derived_bound({0, magnitude[j], score_sum[j / width]}, 0, 0x1p-24) +
@@ -277,7 +286,8 @@ core::Verdict World::check(std::span<const SequenceRows> rows, const Output& out
       reference_square_ += expected[j] * expected[j];
     }
     verdict.message = fmt::format("sequence {}: {}", i, verdict.message);
-    if (worst.message.empty() || !verdict.ok || (worst.ok && verdict.worst_ratio > worst.worst_ratio)) {
+    if (worst.message.empty() || !verdict.ok ||
+        (worst.ok && verdict.worst_ratio > worst.worst_ratio)) {
       const bool failed = !worst.ok;
       if (!failed) worst = verdict;
     }
@@ -298,7 +308,8 @@ double read_floor(device::Stream& stream, std::int64_t bytes) {
   const auto calls = static_cast<int>(std::max<std::int64_t>(kCold / bytes + 1, 4));
   device::Buffer data(static_cast<std::size_t>(bytes * calls));
   device::fill_bytes(data.as<>(), 0x5a, data.bytes(), stream);
-  return median_of(time_calls(stream, calls, 9, [&](int i) { read_bytes(data.as<>() + bytes * i, bytes, stream); }));
+  return median_of(time_calls(stream, calls, 9,
+                              [&](int i) { read_bytes(data.as<>() + bytes * i, bytes, stream); }));
 }
 
 }  // namespace segue::attention::cuda

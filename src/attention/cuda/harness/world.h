@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A synthetic world for checking and timing attention on a GPU: sequences whose keys, values and queries are a hash of
-// (seed, sequence, position, head, dim), scattered over a pool that is NaN everywhere else, and a reference in double
-// that regenerates the numbers and so never looks at the pool, its layout or its page tables.
+// A synthetic world for checking and timing attention on a GPU: sequences whose keys, values and
+// queries are a hash of (seed, sequence, position, head, dim), scattered over a pool that is NaN
+// everywhere else, and a reference in double that regenerates the numbers and so never looks at the
+// pool, its layout or its page tables.
 #pragma once
 
 #include <cmath>
@@ -33,7 +34,8 @@ struct RunOptions {
   bool lse = false;
 };
 
-/// Raw output of one launch: [rows, q_heads, head_dim] of the KV type, and lse [rows, q_heads] if asked for.
+/// Raw output of one launch: [rows, q_heads, head_dim] of the KV type, and lse [rows, q_heads] if
+/// asked for.
 struct Output {
   std::vector<std::uint16_t> out;
   std::vector<float> lse;
@@ -67,7 +69,9 @@ class World {
   /// Grade B of an output of these rows against the reference; lse too when present.
   core::Verdict check(std::span<const SequenceRows> rows, const Output& output, int copy = 0);
   /// Norm of the error over norm of the reference, of the last check.
-  double relative_error() const { return reference_square_ > 0 ? std::sqrt(error_square_ / reference_square_) : 0; }
+  double relative_error() const {
+    return reference_square_ > 0 ? std::sqrt(error_square_ / reference_square_) : 0;
+  }
 
  private:
   void fill_pool(int copy);
@@ -77,9 +81,9 @@ class World {
   DeviceFacts facts_;
   device::Stream stream_;
   std::vector<std::int64_t> lengths_;
-  std::vector<std::int32_t> first_entry_;   // [sequences + 1] into pages_
-  std::vector<std::int32_t> pages_;         // the true page tables, one after another
-  std::vector<std::int32_t> run_pages_;     // the same with absurd entries
+  std::vector<std::int32_t> first_entry_;  // [sequences + 1] into pages_
+  std::vector<std::int32_t> pages_;        // the true page tables, one after another
+  std::vector<std::int32_t> run_pages_;    // the same with absurd entries
   std::int64_t pool_pages_ = 0;
   std::int64_t pool_bytes_ = 0;  // K of one copy; V as much
   device::Buffer pool_;          // [copies][K, V]
@@ -88,10 +92,12 @@ class World {
   double error_square_ = 0, reference_square_ = 0;
 };
 
-/// GB/s (10^9) of a kernel that only reads, on `bytes` of memory; the median of several graph replays.
+/// GB/s (10^9) of a kernel that only reads, on `bytes` of memory; the median of several graph
+/// replays.
 double read_ceiling(device::Stream& stream, std::int64_t bytes);
 
-/// Microseconds of one launch that reads `bytes` cold bytes, graph-timed over a round of more than 400 MB.
+/// Microseconds of one launch that reads `bytes` cold bytes, graph-timed over a round of more than
+/// 400 MB.
 double read_floor(device::Stream& stream, std::int64_t bytes);
 
 /// Samples of microseconds per call: a graph of `calls` launches (call i is enqueue(i)), replayed.
