@@ -309,8 +309,9 @@ std::string Engine::start_line() const {
     attention::PlanInput input;
     input.shape =
         model.attention_shape(static_cast<int>(kind), impl_->options.kv, loop_options.page_size);
-    const attention::SequenceRows rows{impl_->context - loop_options.decode_rows,
-                                       loop_options.decode_rows, false};
+    const attention::SequenceRows rows{
+        std::max<std::int64_t>(0, impl_->context - loop_options.decode_rows),
+        loop_options.decode_rows, false};
     input.sequences = std::span(&rows, 1);
     input.policy = impl_->policy;
     input.decode_rows = loop_options.decode_rows;
