@@ -69,6 +69,15 @@ def segue_rates(args, text, count):
             return json.load(file)
 
 
+def write(args, rows, result):
+    document = {"llama_cpp_python": llama_cpp.__version__, "model": os.path.basename(args.model), "rows": rows,
+                "settings": {"threads": args.threads, "rounds": args.rounds, "tokens": args.tokens},
+                "machine": result["machine"], "build": result["build"], "date": time.strftime("%Y-%m-%d")}
+    with open(args.json, "w", encoding="utf-8") as file:
+        json.dump(document, file, indent=1)
+        file.write("\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--segue", required=True)
@@ -135,13 +144,8 @@ def main():
         for peer in peers.values():
             peer.close()
         os.unlink(prompt)
+        write(args, rows, result)  # after every depth: a run that is cut short has recorded what it measured
     build = json.loads(json.dumps(result["build"]))
-    document = {"llama_cpp_python": llama_cpp.__version__, "model": os.path.basename(args.model), "rows": rows,
-                "settings": {"threads": args.threads, "rounds": args.rounds, "tokens": args.tokens},
-                "machine": result["machine"], "build": build, "date": time.strftime("%Y-%m-%d")}
-    with open(args.json, "w", encoding="utf-8") as file:
-        json.dump(document, file, indent=1)
-        file.write("\n")
 
 
 if __name__ == "__main__":
