@@ -145,7 +145,6 @@ def main():
             peer.close()
         os.unlink(prompt)
         write(args, rows, result)  # after every depth: a run that is cut short has recorded what it measured
-    build = json.loads(json.dumps(result["build"]))
 
 
 if __name__ == "__main__":
