@@ -346,6 +346,17 @@ attention::Shape LanguageModel::attention_shape(int kind, KvType type, int page_
           kv::Layout::kTiled16,  page_size};
 }
 
+KvPlace LanguageModel::last_kv_layer(int kind) const {
+  return {kind, impl_->groups[static_cast<std::size_t>(kind)].layers - 1};
+}
+
+void LanguageModel::embed_token(std::int32_t token, float* out) const {
+  const Impl& m = *impl_;
+  m.weights.embedding.dequantize_row(token, out);
+  if (m.config.embedding_scale != 1.0f)
+    m.ew.scale(out, m.config.embedding_scale, m.config.hidden, out);
+}
+
 Result<StepOutput> LanguageModel::forward(const StepInput& input) {
   Impl& m = *impl_;
   std::int64_t count = 0;
@@ -362,6 +373,7 @@ Result<StepOutput> LanguageModel::forward(const StepInput& input) {
   StepOutput output;
   output.rows = m.head(input);
   output.logits = m.logits.data();
+  output.hidden = m.normed.data();
   output.groups = m.groups;
   return output;
 }

@@ -56,8 +56,16 @@ struct GroupRecord {
 struct StepOutput {
   const float* logits =
       nullptr;  // [rows that asked, vocab] in order of sequences; valid until the next forward()
+  const float* hidden =
+      nullptr;  // [rows, hidden] of the same rows: what went into the head, after the last norm
   std::int64_t rows = 0;
   std::span<const GroupRecord> groups;  // one per LayerKind
+};
+
+/// A layer's K and V in a kv::Cache: cache.view(pool, layer).
+struct KvPlace {
+  int pool = 0;
+  int layer = 0;
 };
 
 class LanguageModel {
@@ -81,6 +89,12 @@ class LanguageModel {
   /// The attention shape of a LayerKind on such a pool, and the device facts that planning uses.
   attention::Shape attention_shape(int kind, KvType type, int page_size) const;
   const attention::DeviceFacts& device() const;
+
+  /// Where an assistant reads K and V of a kind (Config::kinds): in the last layer that has its own.
+  KvPlace last_kv_layer(int kind) const;
+
+  /// The row that `token` (in [0, vocab)) puts into the first layer, scaled.
+  void embed_token(std::int32_t token, float* out /*[hidden]*/) const;
 
   /// One step. Rows of a sequence never influence another's, and their bits depend on nothing but
   /// the tokens before them. Fails only when a kernel is forced that cannot run a group's shape.
