@@ -32,8 +32,13 @@ std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 }  // namespace
 
+std::size_t DraftSource::slot() const {
+  return index(std::clamp(kind, 0, kDraftKinds - 1) * kDraftGrades +
+               std::clamp(grade, 0, kDraftGrades - 1));
+}
+
 void SharedAcceptance::replace(const CountTable& before, const CountTable& after) {
-  for (std::size_t g = 0; g < kDraftGrades; ++g) {
+  for (std::size_t g = 0; g < kDraftSlots; ++g) {
     for (std::size_t i = 0; i < kMaxDraft; ++i) {
       living_[g][i].trials += after[g][i].trials - before[g][i].trials;
       living_[g][i].hits += after[g][i].hits - before[g][i].hits;
@@ -43,7 +48,7 @@ void SharedAcceptance::replace(const CountTable& before, const CountTable& after
 
 void SharedAcceptance::archive(const CountTable& counts) {
   replace(counts, CountTable{});
-  for (std::size_t g = 0; g < kDraftGrades; ++g) {
+  for (std::size_t g = 0; g < kDraftSlots; ++g) {
     for (std::size_t i = 0; i < kMaxDraft; ++i) {
       FadingCounts& kept = finished_[g][i];
       kept.trials += counts[g][i].trials;
@@ -53,21 +58,26 @@ void SharedAcceptance::archive(const CountTable& counts) {
   }
 }
 
-std::array<SharedAcceptance::Common, kMaxDraft> SharedAcceptance::all_but(const CountTable& own,
-                                                                          int grade) const {
+bool SharedAcceptance::tried(DraftSource source) const {
+  return living_[source.slot()][0].trials + finished_[source.slot()][0].trials > 0.5;
+}
+
+std::array<SharedAcceptance::Common, kMaxDraft> SharedAcceptance::all_but(
+    const CountTable& own, DraftSource source) const {
+  const std::size_t first = DraftSource{source.kind, 0}.slot();
   std::array<Common, kMaxDraft> common;
   double mean = kFirstGuess;  // of all grades
   for (std::size_t i = 0; i < kMaxDraft; ++i) {
     FadingCounts all;
     FadingCounts graded;
-    for (std::size_t g = 0; g < kDraftGrades; ++g) {
+    for (std::size_t g = first; g < first + kDraftGrades; ++g) {
       const double trials =
           std::max(0.0, finished_[g][i].trials + living_[g][i].trials - own[g][i].trials);
       const double hits =
           std::clamp(finished_[g][i].hits + living_[g][i].hits - own[g][i].hits, 0.0, trials);
       all.trials += trials;
       all.hits += hits;
-      if (g == index(grade)) graded = {trials, hits};
+      if (g == source.slot()) graded = {trials, hits};
     }
     mean = (all.hits + kFirstWeight * mean) / (all.trials + kFirstWeight);
     common[i] = {(graded.hits + kFirstWeight * mean) / (graded.trials + kFirstWeight), all.trials};
@@ -79,9 +89,9 @@ std::array<SharedAcceptance::Common, kMaxDraft> SharedAcceptance::all_but(const 
 /// fresh unknown probability for them with the one that the older trials show (a small form of
 /// Bayesian change detection: Adams and MacKay 2007). If a change is more likely than not, only the
 /// trials after it are kept.
-void SequenceAcceptance::judge(int grade, int position, bool hit) {
-  FadingCounts& counts = counts_[index(grade)][index(position)];
-  Recent& recent = recent_[index(grade)][index(position)];
+void SequenceAcceptance::judge(std::size_t slot, int position, bool hit) {
+  FadingCounts& counts = counts_[slot][index(position)];
+  Recent& recent = recent_[slot][index(position)];
   counts.fade(1 - 1 / kMemory);
   counts.add(hit);
   recent.hits = (recent.hits << 1) | (hit ? 1u : 0u);
@@ -111,13 +121,13 @@ void SequenceAcceptance::judge(int grade, int position, bool hit) {
   }
 }
 
-void SequenceAcceptance::draft(int grade, std::span<const std::int32_t> tokens) {
+void SequenceAcceptance::draft(DraftSource source, std::span<const std::int32_t> tokens) {
   if (tokens.empty()) return;
   Pending pending{};
   pending.size = static_cast<int>(std::min<std::size_t>(kMaxDraft, tokens.size()));
-  pending.grade = std::clamp(grade, 0, kDraftGrades - 1);
+  pending.slot = source.slot();
   std::copy_n(tokens.begin(), pending.size, pending.tokens.begin());
-  if (pending_.size() == kMaxDraft)
+  if (pending_.size() == std::size_t{kMaxDraft} * kDraftKinds)
     pending_.erase(pending_.begin());  // drafts without commits between
   pending_.push_back(pending);
 }
@@ -126,13 +136,13 @@ void SequenceAcceptance::commit(std::span<const std::int32_t> tokens, SharedAcce
   const CountTable before = counts_;
   for (const std::int32_t token : tokens) {
     for (std::int64_t& since : tokens_since_trial_) ++since;
-    for (auto& grade : counts_) {
-      for (FadingCounts& counts : grade) counts.fade(1 - 1 / kMemory);
+    for (auto& slot : counts_) {
+      for (FadingCounts& counts : slot) counts.fade(1 - 1 / kMemory);
     }
     for (Pending& pending : pending_) {
       const bool hit = pending.tokens[index(pending.judged)] == token;
-      judge(pending.grade, pending.judged, hit);
-      tokens_since_trial_[index(pending.grade)] = 0;
+      judge(pending.slot, pending.judged, hit);
+      tokens_since_trial_[pending.slot] = 0;
       pending.judged = hit ? pending.judged + 1 : pending.size;
     }
     std::erase_if(pending_, [](const Pending& pending) { return pending.judged == pending.size; });
@@ -140,17 +150,18 @@ void SequenceAcceptance::commit(std::span<const std::int32_t> tokens, SharedAcce
   shared.replace(before, counts_);
 }
 
-AcceptanceCurve SequenceAcceptance::curve(int grade, const SharedAcceptance& shared) const {
-  const auto common = shared.all_but(counts_, grade);
+AcceptanceCurve SequenceAcceptance::curve(DraftSource source,
+                                          const SharedAcceptance& shared) const {
+  const auto common = shared.all_but(counts_, source);
   AcceptanceCurve curve;
   double shift = 0;  // of this sequence against the others, as a difference of logits
   for (std::size_t i = 0; i < kMaxDraft; ++i) {
     const double mean = clamp_probability(common[i].mean);
     const double prior = 1 / (1 + std::exp(-(logit(mean) + shift)));
     // Positions are alike: the better the one before is known, the more its estimate is worth here.
-    const double before = i > 0 ? counts_[index(grade)][i - 1].trials : 0;
+    const double before = i > 0 ? counts_[source.slot()][i - 1].trials : 0;
     const double weight = std::min(kSharedWeight, kFirstWeight + 0.1 * (common[i].trials + before));
-    const FadingCounts& own = counts_[index(grade)][i];
+    const FadingCounts& own = counts_[source.slot()][i];
     const double p = clamp_probability((own.hits + weight * prior) / (own.trials + weight));
     curve[i] = {p, std::sqrt(p * (1 - p) / (own.trials + weight + 1))};
     shift = logit(p) - logit(mean);

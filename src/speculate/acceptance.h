@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Acceptance estimates: the probability that the draft at position j is right, given that those
-// before it are, per grade of draft. Counts that fade per sequence, over a prior that all sequences
-// share; a sequence whose recent drafts contradict its older ones forgets the older ones.
+// before it are, per kind of drafter and grade of draft. Counts that fade per sequence, over a
+// prior that all sequences share; a sequence whose recent drafts contradict its older ones forgets
+// the older ones.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -12,6 +14,17 @@
 #include "speculate/drafter.h"
 
 namespace segue::speculate {
+
+inline constexpr int kDraftKinds = 4;  // of drafters that may serve one sequence
+
+/// Who wrote a draft. Kinds are numbered by the engine, in any order that stays the same; grades
+/// are the drafter's own (drafter.h). Out of range counts as the nearest.
+struct DraftSource {
+  int kind = 0;
+  int grade = 0;
+  std::size_t slot() const;  // below kDraftSlots
+};
+inline constexpr std::size_t kDraftSlots = std::size_t{kDraftKinds} * kDraftGrades;
 
 struct AcceptanceEstimate {
   double mean = 0;
@@ -28,7 +41,7 @@ struct FadingCounts {
   void add(bool hit) { trials += 1, hits += hit ? 1 : 0; }
 };
 
-using CountTable = std::array<std::array<FadingCounts, kMaxDraft>, kDraftGrades>;
+using CountTable = std::array<std::array<FadingCounts, kMaxDraft>, kDraftSlots>;
 
 /// What sequences teach each other: the counts of those that live and, fading, of those that are
 /// finished.
@@ -38,13 +51,15 @@ class SharedAcceptance {
   void replace(const CountTable& before, const CountTable& after);
   /// A sequence has ended: what it knew stays, until newer sequences push it out.
   void archive(const CountTable& counts);
+  /// Has any draft of this source been judged?
+  bool tried(DraftSource source) const;
   struct Common {
     double mean;
     double trials;
   };
   /// What all but the sequence with counts `own` know, by position. A position without trials
-  /// follows the one before it, a grade all grades.
-  std::array<Common, kMaxDraft> all_but(const CountTable& own, int grade) const;
+  /// follows the one before it, a grade all grades of its kind.
+  std::array<Common, kMaxDraft> all_but(const CountTable& own, DraftSource source) const;
 
  private:
   CountTable living_{};
@@ -54,13 +69,13 @@ class SharedAcceptance {
 /// One sequence: its counts, and drafts that wait for the tokens that prove them right or wrong.
 class SequenceAcceptance {
  public:
-  void draft(int grade, std::span<const std::int32_t> tokens);
+  void draft(DraftSource source, std::span<const std::int32_t> tokens);
   void commit(std::span<const std::int32_t> tokens, SharedAcceptance& shared);
-  AcceptanceCurve curve(int grade, const SharedAcceptance& shared) const;
+  AcceptanceCurve curve(DraftSource source, const SharedAcceptance& shared) const;
   const CountTable& counts() const { return counts_; }
-  /// Tokens committed since a draft of this grade was last judged.
-  std::int64_t tokens_since_trial(int grade) const {
-    return tokens_since_trial_[static_cast<std::size_t>(grade)];
+  /// Tokens committed since a draft of this source was last judged.
+  std::int64_t tokens_since_trial(DraftSource source) const {
+    return tokens_since_trial_[source.slot()];
   }
 
  private:
@@ -68,18 +83,18 @@ class SequenceAcceptance {
     std::array<std::int32_t, kMaxDraft> tokens;
     int size;
     int judged;
-    int grade;
+    std::size_t slot;
   };
-  void judge(int grade, int position, bool hit);
+  void judge(std::size_t slot, int position, bool hit);
 
   std::vector<Pending> pending_;
-  std::array<std::int64_t, kDraftGrades> tokens_since_trial_{};
+  std::array<std::int64_t, kDraftSlots> tokens_since_trial_{};
   struct Recent {
     std::uint32_t hits = 0;  // one bit a trial, the newest lowest
     int trials = 0;
   };
   CountTable counts_{};
-  std::array<std::array<Recent, kMaxDraft>, kDraftGrades> recent_{};
+  std::array<std::array<Recent, kMaxDraft>, kDraftSlots> recent_{};
 };
 
 /// Expected tokens of a step that verifies 0, 1, .. drafts: 1 + the sum of the products of the

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Controller: picks k, 0 included, per sequence and step, to maximise expected tokens per second. A
 // pure state machine: measured step times and tokens in, decisions out; no clock, no randomness, no
-// threads. One controller serves all sequences of an engine that use one kind of drafter. Its
-// choices change speed, never the text.
+// threads. One controller serves all sequences of an engine and chooses among their drafters, too.
+// Its choices change speed, never the text.
 #pragma once
 
 #include <algorithm>
@@ -24,13 +24,17 @@ struct ControllerOptions {
   int max_draft = 8;  // largest k to choose, up to kMaxDraft
 };
 
-/// One sequence of the step being decided.
+/// What one drafter offers for one sequence of the step being decided. A sequence that several
+/// drafters serve has one offer for each, next to each other and with the same depth.
 struct DraftOffer {
   std::int64_t sequence = 0;  // any id that stays the same for the life of the sequence
   std::int64_t depth = 0;     // keys in the cache before the step
   int available = 0;          // tokens that the drafter has ready, or could draft
-  int grade = 0;              // of the draft (drafter.h)
+  int grade = 0;              // of the draft (drafter.h); of the last one when not `ready`
   bool ready = true;          // drafted already (ngram): its time is spent whatever is chosen
+  int kind = 0;               // of the drafter: 0 to kDraftKinds - 1, each kind once per sequence
+  int behind = 0;  // not `ready`: committed tokens that the drafter must read before it can draft
+  DraftSource source() const { return {kind, grade}; }
 };
 
 struct Decision {
@@ -39,24 +43,28 @@ struct Decision {
 };
 
 /// How an engine uses it, each step:
-///   1. ready drafters draft; `observe_draft` for each draft, also for those that will not be
-///   verified;
-///   2. `decide` for all sequences of the step; other drafters draft what was decided, then
-///   `observe_draft`;
+///   1. drafters whose drafts cost nothing worth mentioning draft (`ready` offers); `observe_draft`
+///      for each draft, also for those that will not be verified: all are judged by the tokens that
+///      follow, which is how acceptance is learnt while k = 0;
+///   2. `decide` for all sequences of the step. Of the offers of one sequence at most one gets
+///      drafts. Offers that were not ready and got some draft now, as many tokens as decided, or
+///      fewer; `observe_draft` and `observe_draft_time` for each;
 ///   3. the target's step; `observe_tokens` with what each sequence committed, drafts and next
-///   token;
-///   4. `observe_step`, unless the step also held prefill rows.
+///      token;
+///   4. `observe_step` with the time of the step without the times of 2, unless the step also held
+///      prefill rows.
 class Controller {
  public:
   explicit Controller(ControllerOptions options = {});
 
   /// One decision per offer; `decisions` has offers.size() entries. Every sequence of the step
-  /// should be offered, those that draft nothing with `available` = 0: they are part of what the
-  /// step costs. Sequences not seen before start from what all sequences so far have taught.
+  /// should be offered, those that draft nothing once with `available` = 0: they are part of what
+  /// the step costs. Sequences not seen before start from what all sequences so far have taught.
   void decide(std::span<const DraftOffer> offers, std::span<Decision> decisions);
 
-  /// The drafter proposes `tokens` to follow the sequence's committed tokens.
-  void observe_draft(std::int64_t sequence, int grade, std::span<const std::int32_t> tokens);
+  /// A drafter proposes `tokens` to follow the sequence's committed tokens.
+  void observe_draft(std::int64_t sequence, DraftSource source,
+                     std::span<const std::int32_t> tokens);
 
   /// The sequence committed `tokens` (without speculation just one). Judges the drafts observed so
   /// far, verified or not: that is how acceptance is learnt while k = 0.
@@ -66,15 +74,17 @@ class Controller {
   /// times are ignored.
   void observe_step(std::span<const StepRows> rows, double us);
 
-  /// Drafting `tokens` tokens for one sequence at `depth` took `us`.
-  void observe_draft_time(int tokens, std::int64_t depth, double us);
+  /// Drafting for one sequence took `us`; of a call for several sequences, its share.
+  void observe_draft_time(const DraftWork& work, double us);
 
   void forget(std::int64_t sequence);
 
   /// The constant per-position acceptance at which verifying k drafts (1 to kMaxDraft) of one
-  /// sequence at `depth` among `batch` like it is as fast as no speculation. Empty when not even
-  /// accepting all of them is enough, or while nothing has been measured.
-  std::optional<double> break_even_acceptance(int k, std::int64_t depth, int batch = 1) const;
+  /// sequence at `depth` among `batch` like it is as fast as no speculation, the drafting by
+  /// drafters of `kind` included. Empty when not even accepting all of them is enough, or while
+  /// nothing has been measured.
+  std::optional<double> break_even_acceptance(int k, std::int64_t depth, int batch = 1,
+                                              int kind = 0) const;
 
   /// Estimates with their errors: step time by rows at the depth last seen, acceptance by grade and
   /// position, the last decision with the expected rate of every k, probes and what they cost.
@@ -84,23 +94,43 @@ class Controller {
   struct Sequence {
     SequenceAcceptance acceptance;
     int last_draft = 0;
+    int last_kind = 0;
   };
 
-  /// One sequence of the step being decided, with what its drafts are expected to bring.
-  struct Member {
+  /// One drafter of one sequence, with what its drafts are expected to bring.
+  struct Source {
     DraftOffer offer;
     int limit = 0;                               // largest k
-    int previous = 0;                            // k of its last step, at most `limit`
     std::array<double, kMaxDraft + 1> tokens{};  // by k
-    AcceptanceCurve curve{};                     // of its draft
+    AcceptanceCurve curve{};
     double stale = 0;  // 0 to 1: how much the curve may have changed unseen
 
     double tokens_error(int k, int known) const;
   };
 
+  /// k for one sequence, and which of its sources drafts.
+  struct Pick {
+    int draft = 0;
+    int source = 0;  // 0 when draft = 0
+    bool operator==(const Pick&) const = default;
+  };
+
+  /// One sequence of the step being decided.
+  struct Member {
+    std::int64_t depth = 0;
+    std::array<Source, kDraftKinds> sources;
+    int count = 0;      // of sources
+    Pick previous;      // of its last step, as far as it is offered
+    int limit() const;  // largest k of all sources
+    const Source& source(Pick pick) const { return sources[static_cast<std::size_t>(pick.source)]; }
+    double tokens(Pick pick) const {
+      return source(pick).tokens[static_cast<std::size_t>(pick.draft)];
+    }
+  };
+
   /// A choice of k for every member, and what it promises.
   struct Choice {
-    std::vector<int> drafts;  // [members]
+    std::vector<Pick> drafts;  // [members]
     StepShape shape;
     double tokens = 0;
     double us = 0;  // drafting included
@@ -109,9 +139,11 @@ class Controller {
   };
 
   std::vector<Member> members_of(std::span<const DraftOffer> offers);
-  Choice evaluate(const std::vector<Member>& members, std::vector<int> drafts) const;
+  double draft_us(const Member& member, Pick pick) const;
+  Choice evaluate(const std::vector<Member>& members, std::vector<Pick> drafts) const;
   std::vector<Choice> choices_for(const std::vector<Member>& members) const;
-  std::vector<int> best_per_member(const std::vector<Member>& members, double rate) const;
+  Pick best_source(const Member& member, int cap, double rate) const;
+  std::vector<Pick> best_per_member(const std::vector<Member>& members, double rate) const;
   double unknown_us(const std::vector<Member>& members, const Choice& choice,
                     const Choice& best) const;
   const Choice* worthwhile_probe(const std::vector<Member>& members,

@@ -113,7 +113,7 @@ inline Outcome run(Controller& controller, std::int64_t sequence, const StepCost
     }
     Decision decision{std::max(0, s.fixed), false};
     if (s.fixed < 0) {
-      if (s.ready) controller.observe_draft(sequence, 0, drafts);
+      if (s.ready) controller.observe_draft(sequence, {}, drafts);
       const DraftOffer offer{
           .sequence = sequence, .depth = keys, .available = s.max_draft, .ready = s.ready};
       controller.decide({&offer, 1}, {&decision, 1});
@@ -131,8 +131,9 @@ inline Outcome run(Controller& controller, std::int64_t sequence, const StepCost
     while (accepted < k && drafts[static_cast<std::size_t>(accepted)] >= 0) ++accepted;
     if (s.fixed < 0) {
       if (!s.ready && k > 0) {
-        controller.observe_draft(sequence, 0, std::span(drafts).first(static_cast<std::size_t>(k)));
-        controller.observe_draft_time(k, keys, draft_ms * 1000);
+        controller.observe_draft(sequence, {},
+                                 std::span(drafts).first(static_cast<std::size_t>(k)));
+        controller.observe_draft_time({.tokens = k, .depth = keys}, draft_ms * 1000);
       }
       std::vector<std::int32_t> committed;
       for (int i = 0; i <= accepted; ++i)
@@ -188,7 +189,7 @@ inline BatchOutcome run_batch(Controller& controller, const std::vector<Member>&
       offers.push_back({.sequence = id,
                         .depth = static_cast<std::int64_t>(members[i].depth) + tokens[i],
                         .available = 8});
-      if (fixed < 0) controller.observe_draft(id, 0, drafts[i]);
+      if (fixed < 0) controller.observe_draft(id, {}, drafts[i]);
     }
     std::vector<Decision> decisions(members.size(), Decision{std::max(0, fixed), false});
     if (fixed < 0) controller.decide(offers, decisions);

@@ -249,7 +249,7 @@ TEST(Controller, IgnoresImpossibleTimesAndSurvivesSillyOnes) {
   for (const double us : {0.0, -5.0, std::numeric_limits<double>::quiet_NaN(),
                           std::numeric_limits<double>::infinity()}) {
     controller.observe_step({&row, 1}, us);
-    controller.observe_draft_time(4, 1024, us);
+    controller.observe_draft_time({.tokens = 4, .depth = 1024}, us);
   }
   EXPECT_FALSE(controller.break_even_acceptance(2, 1024).has_value());
   for (int i = 0; i < 300; ++i) {
@@ -289,7 +289,7 @@ TEST(Controller, ExplainsItsEstimatesWithTheirErrors) {
   double one_row = 0;
   EXPECT_TRUE(json.find("costs")->as_array()->front().find("step_us")->as_double(one_row));
   EXPECT_NEAR(one_row, 1000 * segmented_cost(1, 2200, 0), 1500);
-  EXPECT_EQ(json.find("acceptance")->as_array()->size(), static_cast<std::size_t>(kDraftGrades));
+  EXPECT_EQ(json.find("acceptance")->as_array()->size(), 1u);  // of the one drafter there was
   EXPECT_GE(json.find("last_decision")->find("choices")->as_array()->size(), 9u);
   EXPECT_NE(Controller().explain().find("costs"), nullptr);
 }

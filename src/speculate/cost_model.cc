@@ -64,12 +64,17 @@ DriftingFit::Prediction step_features(const StepShape& shape, double depth_unit)
   return f;
 }
 
-DriftingFit::Prediction draft_features(int tokens, std::int64_t depth) {
+DriftingFit::Prediction draft_features(const DraftWork& work) {
   DriftingFit::Prediction f;
   f.put(0, 1);
-  f.put(1, tokens);
-  f.put(2, tokens * static_cast<double>(depth) / kDepthUnit);
+  f.put(1, work.tokens);
+  f.put(2, work.tokens * static_cast<double>(work.depth) / kDepthUnit);
+  f.put(3, work.behind);
   return f;
+}
+
+std::size_t kind_index(int kind) {
+  return static_cast<std::size_t>(std::clamp(kind, 0, kDraftKinds - 1));
 }
 
 StepShape one_row_each(const StepShape& shape) {
@@ -213,9 +218,18 @@ double CostModel::learnable_us(const Prediction& a, const Prediction& b) const {
   return std::abs(own - a.covariance(b)) / std::sqrt(own + noise_us * noise_us);
 }
 
-double CostModel::draft_us(int tokens, std::int64_t depth) const {
-  if (tokens == 0 || !draft_.started()) return 0;
-  return std::max(0.0, draft_.mean(draft_features(tokens, depth)));
+std::int64_t CostModel::rejected() const {
+  std::int64_t sum = step_.rejected();
+  for (const DriftingFit& draft : draft_) sum += draft.rejected();
+  return sum;
+}
+
+bool CostModel::draft_measured(int kind) const { return draft_[kind_index(kind)].started(); }
+
+double CostModel::draft_us(const DraftWork& work) const {
+  const DriftingFit& draft = draft_[kind_index(work.kind)];
+  if (work.tokens == 0 || !draft.started()) return 0;
+  return std::max(0.0, draft.mean(draft_features(work)));
 }
 
 double CostModel::hoped_us(const StepShape& shape) const {
@@ -243,14 +257,17 @@ void CostModel::observe_step(const StepShape& shape, double us) {
   step_.observe(step_features(shape, depth_unit_), us, shape.extra_rows() > 0 ? 1 : 0);
 }
 
-void CostModel::observe_draft(int tokens, std::int64_t depth, double us) {
-  if (!(us > 0) || !std::isfinite(us) || tokens <= 0) return;
-  if (!draft_.started()) {
-    const double each = us / (tokens + 0.5);
-    draft_.start({0.5 * each, 0.8 * each, 0.2 * each}, {each, 0.5 * each, 0.5 * each},
-                 {kDrift * each, kDrift * each, kDrift * each});
+void CostModel::observe_draft(const DraftWork& work, double us) {
+  if (!(us > 0) || !std::isfinite(us) || work.tokens <= 0) return;
+  DriftingFit& draft = draft_[kind_index(work.kind)];
+  if (!draft.started()) {
+    // Tokens to read share a pass and cost less than those that are drafted one by one.
+    const double each = us / (work.tokens + 0.5 + 0.1 * work.behind);
+    draft.start({0.5 * each, 0.8 * each, 0.2 * each, 0.1 * each},
+                {each, 0.5 * each, 0.5 * each, 0.1 * each},
+                {kDrift * each, kDrift * each, kDrift * each, kDrift * each});
   }
-  draft_.observe(draft_features(tokens, depth), us, 0);
+  draft.observe(draft_features(work), us, 0);
 }
 
 }  // namespace segue::speculate

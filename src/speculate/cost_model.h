@@ -12,6 +12,8 @@
 #include <span>
 #include <vector>
 
+#include "speculate/acceptance.h"
+
 namespace segue::speculate {
 
 /// One sequence's part of a step.
@@ -30,6 +32,14 @@ struct StepShape {
 
   void add(const StepRows& sequence);
   int extra_rows() const { return rows - batch; }
+};
+
+/// One call of a drafter.
+struct DraftWork {
+  int kind = 0;            // of the drafter (acceptance.h)
+  int tokens = 0;          // k drafted
+  std::int64_t depth = 0;  // keys in the target's cache
+  int behind = 0;          // committed tokens that the drafter had to read first
 };
 
 StepShape shape_of(std::span<const StepRows> sequences);
@@ -85,7 +95,7 @@ class CostModel {
  public:
   bool measured() const { return step_.started(); }
   double noise() const { return step_.noise(); }
-  std::int64_t rejected() const { return step_.rejected() + draft_.rejected(); }
+  std::int64_t rejected() const;
   std::int64_t changes() const { return step_.changes(); }
 
   /// Time of a step. Zero until measured. A verify step is never predicted to be cheaper than the
@@ -103,19 +113,21 @@ class CostModel {
   /// standard deviation.
   double learnable_us(const Prediction& a, const Prediction& b) const;
 
-  /// Drafting `tokens` tokens for one sequence. Zero until measured.
-  double draft_us(int tokens, std::int64_t depth) const;
+  /// Drafting for one sequence. Zero when there is nothing to draft, and for a kind that was never
+  /// measured.
+  double draft_us(const DraftWork& work) const;
+  bool draft_measured(int kind) const;
 
   /// What a verify step would cost if its rows shared the reading of the cache: the hope that a
   /// probe rests on.
   double hoped_us(const StepShape& shape) const;
 
   void observe_step(const StepShape& shape, double us);
-  void observe_draft(int tokens, std::int64_t depth, double us);
+  void observe_draft(const DraftWork& work, double us);
 
  private:
   DriftingFit step_;
-  DriftingFit draft_;
+  std::array<DriftingFit, kDraftKinds> draft_;
   double scale_us_ = 0;  // the first measured step
   double depth_unit_ = 1;
 };
