@@ -113,7 +113,7 @@ void Loop::draft(std::span<Block> blocks, speculate::Controller& controller) {
         any_auto = true;
         offer.available = drafted.tokens;
         offer.grade = drafted.grade;
-        controller.observe_draft(sequence.key, drafted.grade, std::span(block.rows).subspan(1));
+        controller.observe_draft(sequence.key, offer.source(), std::span(block.rows).subspan(1));
       }
       block.draft_us = core::now_us() - start;
     }

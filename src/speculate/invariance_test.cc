@@ -160,13 +160,21 @@ RC_GTEST_PROP(Controller, StaysWithinItsLimitsForAnyMeasurements, ()) {
   const int steps = *rc::gen::inRange(1, 60);
   for (int step = 0; step < steps; ++step) {
     std::vector<DraftOffer> offers;
+    std::int64_t sequence = 0;
     const int batch = *rc::gen::inRange(1, 6);
     for (int i = 0; i < batch; ++i) {
-      offers.push_back({.sequence = *rc::gen::inRange<std::int64_t>(0, 8),
-                        .depth = *rc::gen::inRange<std::int64_t>(0, 200000),
-                        .available = *rc::gen::inRange(0, kMaxDraft + 1),
-                        .grade = *rc::gen::inRange(0, kDraftGrades),
-                        .ready = *rc::gen::arbitrary<bool>()});
+      sequence += *rc::gen::inRange<std::int64_t>(1, 4);
+      const std::int64_t depth = *rc::gen::inRange<std::int64_t>(0, 200000);
+      const int kinds = *rc::gen::inRange(1, kDraftKinds + 1);
+      for (int kind = 0; kind < kinds; ++kind) {
+        offers.push_back({.sequence = sequence,
+                          .depth = depth,
+                          .available = *rc::gen::inRange(0, kMaxDraft + 1),
+                          .grade = *rc::gen::inRange(0, kDraftGrades),
+                          .ready = *rc::gen::arbitrary<bool>(),
+                          .kind = kind,
+                          .behind = *rc::gen::inRange(0, 500)});
+      }
     }
     std::vector<Decision> decisions(offers.size());
     controller.decide(offers, decisions);
@@ -176,10 +184,20 @@ RC_GTEST_PROP(Controller, StaysWithinItsLimitsForAnyMeasurements, ()) {
       RC_ASSERT(decisions[i].draft <= offers[i].available);
       const auto drafts = *rc::gen::container<std::vector<std::int32_t>>(
           static_cast<std::size_t>(offers[i].available), rc::gen::inRange<std::int32_t>(0, 2));
-      controller.observe_draft(offers[i].sequence, offers[i].grade, drafts);
-      const std::vector<std::int32_t> committed(1 + drafts.size() / 2, 1);
-      controller.observe_tokens(offers[i].sequence, committed);
-      rows.push_back({offers[i].depth, 1 + decisions[i].draft});
+      controller.observe_draft(offers[i].sequence, offers[i].source(), drafts);
+      if (decisions[i].draft > 0 && !offers[i].ready) {
+        controller.observe_draft_time(
+            {offers[i].kind, decisions[i].draft, offers[i].depth, offers[i].behind},
+            *rc::gen::inRange(1, 100000));
+      }
+      if (offers[i].kind == 0) {
+        rows.push_back({offers[i].depth, 1 + decisions[i].draft});
+        const std::vector<std::int32_t> committed(1 + drafts.size() / 2, 1);
+        controller.observe_tokens(offers[i].sequence, committed);
+      } else if (decisions[i].draft > 0) {
+        RC_ASSERT(rows.back().rows == 1);  // one drafter per sequence
+        rows.back().rows += decisions[i].draft;
+      }
     }
     controller.observe_step(rows, *rc::gen::inRange(1, 1000000));
     const auto even = controller.break_even_acceptance(1 + step % 8, 4096);
