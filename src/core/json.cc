@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <unordered_map>
 
 namespace segue::core {
@@ -36,13 +37,15 @@ Tree to_tree(const Json& json) {
   return nullptr;
 }
 
-/// Of members with one name the last value stays, in the place of the first.
-Json::Object without_repeats(Json::Object members) {
+/// Of members with one name the last value stays, in the place of the first. `repeated` becomes the
+/// name of one that occurred twice.
+Json::Object without_repeats(Json::Object members, std::optional<std::string>& repeated) {
   Json::Object out;
   out.reserve(members.size());  // so that `place` can view the names in it
   std::unordered_map<std::string_view, std::size_t> place;
   for (auto& [key, value] : members) {
     if (const auto seen = place.find(key); seen != place.end()) {
+      repeated = key;
       out[seen->second].second = std::move(value);
     } else {
       out.emplace_back(std::move(key), std::move(value));
@@ -56,6 +59,8 @@ Json::Object without_repeats(Json::Object members) {
 /// bit per level.
 class Builder {
  public:
+  explicit Builder(Json::Repeats repeats) : repeats_(repeats) {}
+
   Result<Json> take() {
     if (!problem_.empty()) return Error{ErrorCode::kInvalidFile, problem_};
     return std::move(root_);
@@ -75,7 +80,14 @@ class Builder {
     return true;
   }
   bool end_object() {
-    return close([](Level& level) { return Json(without_repeats(std::move(level.members))); });
+    std::optional<std::string> repeated;
+    const auto finish = [&](Level& level) {
+      return Json(without_repeats(std::move(level.members), repeated));
+    };
+    if (!close(finish)) return false;
+    if (repeats_ == Json::Repeats::kLastCounts || !repeated) return true;
+    problem_ = fmt::format("JSON has two members named {} in one object", Json(*repeated).dump());
+    return false;
   }
   bool end_array() {
     return close([](Level& level) { return Json(std::move(level.items)); });
@@ -122,6 +134,7 @@ class Builder {
     return add(std::move(value));
   }
 
+  Json::Repeats repeats_;
   Json root_;
   std::vector<Level> open_;
   std::string problem_;
@@ -173,8 +186,8 @@ std::string Json::dump(int indent) const {
   return to_tree(*this).dump(indent, ' ', false, Tree::error_handler_t::replace);
 }
 
-Result<Json> Json::parse(std::string_view text) {
-  Builder builder;
+Result<Json> Json::parse(std::string_view text, Repeats repeats) {
+  Builder builder(repeats);
   Tree::sax_parse(text, &builder);
   return builder.take();
 }

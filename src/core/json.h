@@ -78,9 +78,11 @@ class Json {
   /// indent < 0: one line. Non-finite numbers print as null; bytes that are not UTF-8 as U+FFFD.
   std::string dump(int indent = -1) const;
 
-  /// The message has the byte position. Nesting is limited to 256 levels. Of members with one name
-  /// the last counts, in the place of the first.
-  static Result<Json> parse(std::string_view text);
+  /// What two members of one name in one object mean.
+  enum class Repeats : std::uint8_t { kLastCounts /* in the place of the first */, kRefused };
+
+  /// The message has the byte position, or the repeated name. Nesting is limited to 256 levels.
+  static Result<Json> parse(std::string_view text, Repeats repeats = Repeats::kLastCounts);
 
  private:
   std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::string, Array,

@@ -86,6 +86,15 @@ TEST(Json, TypedReadsGiveNothingForAnotherType) {
   EXPECT_EQ(number, 3);
 }
 
+TEST(Json, RepeatedNamesAreRefusedWhereTheReaderWantsThat) {
+  for (const char* text : {R"({"a": {"b": 1, "c": 2, "b": 1}})", R"([{"": 1, "": 2}])"}) {
+    const Result<Json> read = Json::parse(text, Json::Repeats::kRefused);
+    ASSERT_FALSE(read.ok()) << text;
+    EXPECT_NE(read.error().message.find("two members named"), std::string::npos);
+  }
+  EXPECT_TRUE(Json::parse(R"({"a": {"a": 1}, "b": [{"a": 1}]})", Json::Repeats::kRefused).ok());
+}
+
 TEST(Json, OfRepeatedNamesTheLastValueCountsInTheFirstPlace) {
   EXPECT_EQ(round_trip(R"({"a":1,"b":2,"a":3})"), R"({"a":3,"b":2})");
 }
