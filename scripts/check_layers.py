@@ -12,20 +12,23 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PUBLIC = "include/segue"
-BELOW_MODEL = [PUBLIC, "core", "device", "format/gguf", "text", "ops/cpu", "kv", "attention"]
+BELOW_MODEL = [PUBLIC, "core", "device", "format/gguf", "format/safetensors", "text",
+               "ops/cpu", "kv", "attention"]
 ALLOWED = {
     PUBLIC: [],
     "core": [PUBLIC],
     "device": [PUBLIC, "core"],
     "format/gguf": [PUBLIC, "core"],
+    "format/safetensors": [PUBLIC, "core"],
     "text": [PUBLIC, "core", "format/gguf"],
     "ops/cpu": [PUBLIC, "core", "device"],
     "kv": [PUBLIC, "core", "device"],
     "attention": [PUBLIC, "core", "device", "kv/view.h"],
     "attention/cpu": [PUBLIC, "core", "device", "attention", "kv/view.h"],
     "attention/cuda": [PUBLIC, "core", "device", "attention", "kv/view.h"],
+    "attention/api": [PUBLIC, "core", "device", "attention", "attention/cuda", "kv"],
     "model": BELOW_MODEL,
-    "speculate": [PUBLIC, "core", "model/lm.h", "kv/view.h"],
+    "speculate": [PUBLIC, "core", "model/lm.h", "kv"],
     "engine": [*BELOW_MODEL, "model", "speculate"],
     "lab": [*BELOW_MODEL, "attention/cpu", "model", "speculate", "engine"],
     "server": [PUBLIC, "core"],

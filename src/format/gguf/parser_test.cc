@@ -6,15 +6,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <cstring>
-#include <random>
 #include <string>
 #include <vector>
 
+#include "core/guarded_bytes.h"
 #include "format/gguf/describe.h"
 #include "format/gguf/gguf.h"
 #include "format/gguf/writer.h"
@@ -22,33 +20,9 @@
 namespace segue::gguf {
 namespace {
 
+using core::GuardedBytes;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-class GuardedBytes {
- public:
-  explicit GuardedBytes(std::span<const std::byte> bytes) {
-    const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-    const std::size_t room = (bytes.size() + page - 1) / page * page;
-    mapped_ = room + page;
-    base_ = static_cast<std::byte*>(
-        ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    EXPECT_NE(base_, MAP_FAILED);
-    EXPECT_EQ(::mprotect(base_ + room, page, PROT_NONE), 0);
-    if (!bytes.empty()) std::memcpy(base_ + room - bytes.size(), bytes.data(), bytes.size());
-    view_ = {base_ + room - bytes.size(), bytes.size()};
-  }
-  ~GuardedBytes() { ::munmap(base_, mapped_); }
-  GuardedBytes(const GuardedBytes&) = delete;
-  GuardedBytes& operator=(const GuardedBytes&) = delete;
-
-  std::span<const std::byte> view() const { return view_; }
-
- private:
-  std::byte* base_ = nullptr;
-  std::size_t mapped_ = 0;
-  std::span<const std::byte> view_;
-};
 
 using Bytes = std::vector<std::byte>;
 
@@ -277,38 +251,11 @@ TEST(GgufParser, EscapesWhatCannotBePrinted) {
   EXPECT_EQ(quote(std::string(100, 'x')), "'" + std::string(80, 'x') + "...'");
 }
 
-/// Reads `count` deterministic mutants of `original`, damaged within its first `region` bytes.
 void read_mutants(const Bytes& original, std::size_t region, int count) {
-  std::mt19937_64 random(20);
-  const auto below = [&](std::size_t limit) { return static_cast<std::size_t>(random() % limit); };
-  const std::uint64_t extremes[] = {0,          1,     0x7f,       0xff,       0xffffffff,
-                                    1ull << 31, ~0ull, 1ull << 63, ~0ull >> 1, (1ull << 61) + 1,
-                                    1ull << 32};
   int accepted = 0;
-  for (int i = 0; i < count; ++i) {
-    Bytes mutant = original;
-    switch (i % 4) {
-      case 0:  // one bit
-        mutant[below(region)] ^= static_cast<std::byte>(1u << below(8));
-        break;
-      case 1:  // up to 8 bytes anywhere
-        for (std::size_t n = 1 + below(8); n > 0; --n) {
-          mutant[below(region)] = static_cast<std::byte>(random());
-        }
-        break;
-      case 2: {  // a number at its limit
-        const std::size_t bytes = std::size_t{1} << below(4);
-        const std::uint64_t value = extremes[below(std::size(extremes))];
-        std::memcpy(mutant.data() + below(region - bytes), &value, bytes);
-        break;
-      }
-      default:  // one bit and a cut
-        mutant[below(region)] ^= static_cast<std::byte>(1u << below(8));
-        mutant.resize(below(mutant.size()));
-    }
-    const GuardedBytes guarded(mutant);
-    accepted += read_everything(guarded.view()) ? 1 : 0;
-  }
+  core::for_each_mutant(original, region, count, [&](std::span<const std::byte> mutant) {
+    accepted += read_everything(mutant) ? 1 : 0;
+  });
   EXPECT_LT(accepted, count) << "the mutations did nothing";
 }
 
