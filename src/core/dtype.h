@@ -21,6 +21,8 @@ enum class DType : std::uint8_t {
   kQ4_K,
   kQ5_K,
   kQ6_K,
+  kW4_BF16,  // Q4_0 with a wider scale: what 4-bit weights of safetensors become
+  kW4_F32,
   kI32
 };
 
@@ -43,6 +45,8 @@ constexpr DTypeInfo dtype_info(DType type) {
     case DType::kQ4_K: return {"Q4_K", 256, 144};
     case DType::kQ5_K: return {"Q5_K", 256, 176};
     case DType::kQ6_K: return {"Q6_K", 256, 210};
+    case DType::kW4_BF16: return {"W4_BF16", 32, 18};
+    case DType::kW4_F32: return {"W4_F32", 32, 20};
     case DType::kI32: return {"I32", 1, 4};
   }
   return {"?", 1, 0};

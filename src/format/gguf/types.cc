@@ -49,7 +49,7 @@ std::uint32_t tensor_type_id(DType type) {
   for (const Row& row : kRead) {
     if (row.dtype == type) return row.id;
   }
-  CHECK(false);  // every element type is in the table
+  CHECK(false);  // the others are not for files
 }
 
 std::string tensor_type_label(std::uint32_t id) {

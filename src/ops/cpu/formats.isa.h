@@ -66,6 +66,29 @@ struct Q4_0 {
   }
 };
 
+/// The levels of Q4_0 with scales that f16 cannot hold.
+struct W4_BF16 {
+  static constexpr TileLayout kLayout = kLayoutW4_BF16;
+  static constexpr Sum kSum = Sum::kScale;
+  static constexpr int kBits = 4;
+  static void load(const std::uint8_t* quants, const std::uint8_t* scales, int, Block& b) {
+    load_nibbles(quants, b.w);
+    center<4>(b.w);
+    b.s = f_from_bf16(scales);
+  }
+};
+
+struct W4_F32 {
+  static constexpr TileLayout kLayout = kLayoutW4_F32;
+  static constexpr Sum kSum = Sum::kScale;
+  static constexpr int kBits = 4;
+  static void load(const std::uint8_t* quants, const std::uint8_t* scales, int, Block& b) {
+    load_nibbles(quants, b.w);
+    center<4>(b.w);
+    b.s = f_load(scales);
+  }
+};
+
 struct Q5_0 {
   static constexpr TileLayout kLayout = kLayoutQ5_0;
   static constexpr Sum kSum = Sum::kScale;

@@ -14,6 +14,7 @@
 //     j  384 bytes
 //   scales of one group of blocks (1 block, or 8 for the K formats), f16 unless said otherwise:
 //     Q4_0 Q5_0 Q8_0   d [16 o]
+//     W4_BF16 W4_F32   d [16 o] in bf16, f32
 //     Q4_1 Q5_1        d [16 o], m [16 o]
 //     Q4_K Q5_K        d [16 o], dmin [16 o], [8 block][16 o] u8 (low nibble: low 4 bits of the
 //     scale, high: of the
@@ -52,6 +53,8 @@ constexpr TileLayout kLayoutQ4_0{256, 32, 1};
 constexpr TileLayout kLayoutQ4_1{256, 64, 1};
 constexpr TileLayout kLayoutQ5_0{320, 32, 1};
 constexpr TileLayout kLayoutQ5_1{320, 64, 1};
+constexpr TileLayout kLayoutW4_BF16 = kLayoutQ4_0;
+constexpr TileLayout kLayoutW4_F32{256, 64, 1};
 constexpr TileLayout kLayoutQ4_K{256, 256, 8};
 constexpr TileLayout kLayoutQ5_K{320, 256, 8};
 constexpr TileLayout kLayoutQ6_K{384, 288, 8};
@@ -70,6 +73,8 @@ constexpr TileLayout tile_layout(core::DType dtype) {
     case core::DType::kQ4_K: return kLayoutQ4_K;
     case core::DType::kQ5_K: return kLayoutQ5_K;
     case core::DType::kQ6_K: return kLayoutQ6_K;
+    case core::DType::kW4_BF16: return kLayoutW4_BF16;
+    case core::DType::kW4_F32: return kLayoutW4_F32;
     default: return {0, 0, 1};
   }
 }

@@ -301,6 +301,8 @@ void run_tiles(const TileRun& r) {
     case core::DType::kQ4_K: return run_rows<Q4_K>(r);
     case core::DType::kQ5_K: return run_rows<Q5_K>(r);
     case core::DType::kQ6_K: return run_rows<Q6_K>(r);
+    case core::DType::kW4_BF16: return run_rows<W4_BF16>(r);
+    case core::DType::kW4_F32: return run_rows<W4_F32>(r);
     case core::DType::kI32: return;
   }
 }

@@ -3,6 +3,8 @@
 #include "ops/cpu/matrix.h"
 
 #include <algorithm>
+#include <optional>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -12,6 +14,19 @@
 #include "ops/cpu/repack.h"
 
 namespace segue::ops {
+namespace {
+
+/// What levels of 4 bits with scales of this type are stored as.
+std::optional<core::DType> packed_dtype(core::DType scales) {
+  switch (scales) {
+    case core::DType::kF16: return core::DType::kQ4_0;
+    case core::DType::kBF16: return core::DType::kW4_BF16;
+    case core::DType::kF32: return core::DType::kW4_F32;
+    default: return std::nullopt;
+  }
+}
+
+}  // namespace
 
 Result<Matrix> Matrix::prepare(const core::TensorView& tensor, core::IsaLevel isa,
                                WeightMemory& memory, core::ThreadPool& pool) {
@@ -34,18 +49,73 @@ Result<Matrix> Matrix::prepare(const core::TensorView& tensor, core::IsaLevel is
                  fmt::format("tensor {}: {} bytes for [{}, {}] {}, which needs {}", tensor.name,
                              tensor.bytes, inputs, outputs, info.name, outputs * row_bytes)};
   }
-  const std::int64_t tiles = (outputs + kTileOutputs - 1) / kTileOutputs;
+  const auto fill = [&](std::int64_t first, int count, std::uint8_t* tile) {
+    repack_tile(tensor.dtype, tensor.data + first * row_bytes, row_bytes, count, inputs, tile);
+  };
+  return build(tensor.name, {tensor.dtype, inputs, outputs}, isa, memory, pool, fill);
+}
+
+Result<Matrix> Matrix::prepare_packed(const core::TensorView& words, const core::TensorView& scales,
+                                      core::IsaLevel isa, WeightMemory& memory,
+                                      core::ThreadPool& pool) {
+  constexpr int kLevelsPerWord = 8;
+  const std::optional<core::DType> dtype = packed_dtype(scales.dtype);
+  if (words.dtype != core::DType::kI32 || !dtype) {
+    return Error{
+        ErrorCode::kUnsupported,
+        fmt::format("tensor {}: levels in {} with scales in {} (allowed: I32 with F16, BF16 "
+                    "or F32)",
+                    words.name, core::dtype_info(words.dtype).name,
+                    core::dtype_info(scales.dtype).name)};
+  }
+  const std::int64_t inputs = scales.shape[0] * kBlock, outputs = words.shape[1];
+  const bool fits = scales.shape[0] >= 1 && outputs >= 1 && scales.shape[1] == outputs &&
+                    words.shape[0] == inputs / kLevelsPerWord &&
+                    words.elements() == outputs * words.shape[0] &&
+                    scales.elements() == outputs * scales.shape[0];
+  if (!fits) {
+    return Error{
+        ErrorCode::kInvalidFile,
+        fmt::format("tensor {}: {} words of 8 levels and {} scales for {} and {} outputs do "
+                    "not fit groups of {}",
+                    words.name, words.shape[0], scales.shape[0], outputs, scales.shape[1], kBlock)};
+  }
+  const std::int64_t scale_row = scales.shape[0] * core::dtype_info(scales.dtype).block_bytes;
+  const std::int64_t word_row = words.shape[0] * 4;
+  if (words.data == nullptr || scales.data == nullptr || words.bytes != outputs * word_row ||
+      scales.bytes != outputs * scale_row) {
+    return Error{ErrorCode::kInvalidFile,
+                 fmt::format("tensor {}: {} bytes of levels and {} of scales, {} and {} are needed",
+                             words.name, words.bytes, scales.bytes, outputs * word_row,
+                             outputs * scale_row)};
+  }
+  const std::int64_t row_bytes = inputs / kBlock * core::dtype_info(*dtype).block_bytes;
+  const auto fill = [&](std::int64_t first, int count, std::uint8_t* tile) {
+    std::vector<std::byte> rows(static_cast<std::size_t>(count * row_bytes));
+    for (int i = 0; i < count; ++i) {
+      pack_w4_row(*dtype, words.data + (first + i) * word_row,
+                  scales.data + (first + i) * scale_row, inputs, rows.data() + i * row_bytes);
+    }
+    repack_tile(*dtype, rows.data(), row_bytes, count, inputs, tile);
+  };
+  return build(words.name, {*dtype, inputs, outputs}, isa, memory, pool, fill);
+}
+
+template <class Fill>
+Result<Matrix> Matrix::build(const std::string& name, const Shape& shape, core::IsaLevel isa,
+                             WeightMemory& memory, core::ThreadPool& pool, const Fill& fill) {
+  const std::int64_t tiles = (shape.outputs + kTileOutputs - 1) / kTileOutputs;
   Matrix matrix;
-  matrix.outputs_ = outputs;
-  matrix.inputs_ = inputs;
-  matrix.tile_bytes_ = tile_size(tensor.dtype, inputs);
+  matrix.outputs_ = shape.outputs;
+  matrix.inputs_ = shape.inputs;
+  matrix.tile_bytes_ = tile_size(shape.dtype, shape.inputs);
   matrix.bytes_ = tiles * matrix.tile_bytes_;
-  matrix.dtype_ = tensor.dtype;
+  matrix.dtype_ = shape.dtype;
   matrix.isa_ = isa;
   auto* data = reinterpret_cast<std::uint8_t*>(memory.allocate(matrix.bytes_));
   if (data == nullptr) {
     return Error{ErrorCode::kNoMemory,
-                 fmt::format("tensor {}: no memory for {} bytes", tensor.name, matrix.bytes_)};
+                 fmt::format("tensor {}: no memory for {} bytes", name, matrix.bytes_)};
   }
   matrix.tiles_ = data;
   constexpr std::int64_t kTilesPerTask = 16;
@@ -53,9 +123,8 @@ Result<Matrix> Matrix::prepare(const core::TensorView& tensor, core::IsaLevel is
     const std::int64_t last = std::min(tiles, (task + 1) * kTilesPerTask);
     for (std::int64_t tile = task * kTilesPerTask; tile < last; ++tile) {
       const std::int64_t first = tile * kTileOutputs;
-      repack_tile(tensor.dtype, tensor.data + first * row_bytes, row_bytes,
-                  static_cast<int>(std::min<std::int64_t>(kTileOutputs, outputs - first)), inputs,
-                  data + tile * matrix.tile_bytes_);
+      fill(first, static_cast<int>(std::min<std::int64_t>(kTileOutputs, shape.outputs - first)),
+           data + tile * matrix.tile_bytes_);
     }
   });
   return matrix;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "core/cpu.h"
 #include "core/dtype.h"
@@ -28,6 +29,14 @@ class Matrix {
   static Result<Matrix> prepare(const core::TensorView& tensor, core::IsaLevel isa,
                                 WeightMemory& memory, core::ThreadPool& pool);
 
+  /// The same from the "pack-quantized" form of compressed-tensors, 4 bits, symmetric, groups of
+  /// 32: `words` is I32 of shape {inputs / 8, outputs}, element 8 k + j of a row in bits 4 j .. 4 j
+  /// + 3 of its word k with 8 added; `scales` is F16, BF16 or F32 of shape {inputs / 32, outputs}.
+  /// Becomes Q4_0, W4_BF16 or W4_F32: no level and no scale is rounded.
+  static Result<Matrix> prepare_packed(const core::TensorView& words,
+                                       const core::TensorView& scales, core::IsaLevel isa,
+                                       WeightMemory& memory, core::ThreadPool& pool);
+
   std::int64_t outputs() const { return outputs_; }
   std::int64_t inputs() const { return inputs_; }
   std::int64_t bytes() const { return bytes_; }  // as stored here
@@ -41,6 +50,15 @@ class Matrix {
   std::int64_t tile_bytes() const { return tile_bytes_; }
 
  private:
+  struct Shape {
+    core::DType dtype;
+    std::int64_t inputs, outputs;
+  };
+  /// `fill(first, outputs, tile)` writes each zeroed tile from its first output on, in parallel.
+  template <class Fill>
+  static Result<Matrix> build(const std::string& name, const Shape& shape, core::IsaLevel isa,
+                              WeightMemory& memory, core::ThreadPool& pool, const Fill& fill);
+
   const std::uint8_t* tiles_ = nullptr;
   std::int64_t outputs_ = 0, inputs_ = 0, bytes_ = 0, tile_bytes_ = 0;
   core::DType dtype_ = core::DType::kF32;

@@ -24,9 +24,10 @@ using core::DType;
 using core::IsaLevel;
 
 constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
-constexpr DType kWeightTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ4_0,
-                                  DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
-                                  DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+constexpr DType kWeightTypes[] = {DType::kF32,   DType::kF16,  DType::kBF16, DType::kQ4_0,
+                                  DType::kQ4_1,  DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
+                                  DType::kQ4_K,  DType::kQ5_K, DType::kQ6_K, DType::kW4_BF16,
+                                  DType::kW4_F32};
 
 std::vector<IsaLevel> levels() {
   std::vector<IsaLevel> out;
@@ -67,12 +68,14 @@ class RandomTensor {
   }
   void set_factors(DType dtype, std::uint8_t* block) {
     switch (dtype) {
-      case DType::kF32: {
+      case DType::kF32:
+      case DType::kW4_F32: {
         const float value = number();
         std::memcpy(block, &value, 4);
         return;
       }
-      case DType::kBF16: {
+      case DType::kBF16:
+      case DType::kW4_BF16: {
         const std::uint16_t bits = core::f32_to_bf16(number());
         std::memcpy(block, &bits, 2);
         return;

@@ -63,6 +63,18 @@ double k_six(const std::uint8_t* block, int e) {
   return half(block + 208) * scale * (q - 32);
 }
 
+double w4(DType type, const std::uint8_t* block, int e) {
+  const std::uint8_t* qs = block + core::dtype_info(type).block_bytes - 16;
+  const int q = (e < 16 ? qs[e] & 15 : qs[e - 16] >> 4) - 8;
+  float scale;
+  if (type == DType::kW4_F32) {
+    std::memcpy(&scale, block, 4);
+  } else {
+    scale = core::bf16_to_f32(static_cast<std::uint16_t>(block[0] | (block[1] << 8)));
+  }
+  return static_cast<double>(scale) * q;
+}
+
 double element(DType type, const std::uint8_t* block, int e) {
   switch (type) {
     case DType::kF32: {
@@ -80,6 +92,8 @@ double element(DType type, const std::uint8_t* block, int e) {
     case DType::kQ4_K:
     case DType::kQ5_K: return k_four_or_five(type, block, e);
     case DType::kQ6_K: return k_six(block, e);
+    case DType::kW4_BF16:
+    case DType::kW4_F32: return w4(type, block, e);
     default: return legacy(type, block, e);
   }
 }

@@ -62,6 +62,12 @@ void repack_legacy(const std::uint8_t* block, int halves, bool fifth, const Plac
   for (int g = 0; g < 4; ++g) to.set_nibbles(g, load_u32(block + 4 * g));
 }
 
+/// W4_BF16, W4_F32: a scale of `scale_bytes`, then nibbles as in Q4_0.
+void repack_w4(const std::uint8_t* block, int scale_bytes, const Place& to, std::uint8_t* scales) {
+  std::memcpy(scales + scale_bytes * to.lane, block, static_cast<std::size_t>(scale_bytes));
+  for (int g = 0; g < 4; ++g) to.set_nibbles(g, load_u32(block + scale_bytes + 4 * g));
+}
+
 /// d, dmin and the packed 6-bit scales and minima of Q4_K and Q5_K.
 void repack_k_scales(const std::uint8_t* block, int lane, std::uint8_t* scales) {
   copy_half(scales + 2 * lane, block);
@@ -139,6 +145,8 @@ void repack_block(DType dtype, const std::uint8_t* block, int b, const Place& to
     case DType::kQ4_K: return repack_q4_k(block, b, to, scales);
     case DType::kQ5_K: return repack_q5_k(block, b, to, scales);
     case DType::kQ6_K: return repack_q6_k(block, b, to, scales);
+    case DType::kW4_BF16: return repack_w4(block, 2, to, scales);
+    case DType::kW4_F32: return repack_w4(block, 4, to, scales);
     default: CHECK(false);
   }
 }
@@ -168,16 +176,30 @@ float half_at(const std::uint8_t* p) {
   return core::f16_to_f32(bits);
 }
 
+/// The scale of Q4_0 and its wider kin.
+float w4_scale(DType dtype, const std::uint8_t* scales, int lane) {
+  if (dtype == DType::kW4_F32) return std::bit_cast<float>(load_u32(scales + 4 * lane));
+  std::uint16_t bits;
+  std::memcpy(&bits, scales + 2 * lane, 2);
+  return dtype == DType::kW4_BF16 ? core::bf16_to_f32(bits) : core::f16_to_f32(bits);
+}
+
 void read_block(DType dtype, const std::uint8_t* quants, const std::uint8_t* scales, int b,
                 int lane, float* out) {
   int q[kBlock];
   read_quants(dtype, quants, lane, q);
   const float d = half_at(scales + 2 * lane);
   switch (dtype) {
-    case DType::kQ8_0:
     case DType::kQ4_0:
+    case DType::kW4_BF16:
+    case DType::kW4_F32: {
+      const float scale = w4_scale(dtype, scales, lane);
+      for (int e = 0; e < kBlock; ++e) out[e] = scale * static_cast<float>(q[e] - 8);
+      return;
+    }
+    case DType::kQ8_0:
     case DType::kQ5_0: {
-      const int bias = dtype == DType::kQ4_0 ? 8 : dtype == DType::kQ5_0 ? 16 : 0;
+      const int bias = dtype == DType::kQ5_0 ? 16 : 0;
       for (int e = 0; e < kBlock; ++e) out[e] = d * static_cast<float>(q[e] - bias);
       return;
     }
@@ -244,6 +266,30 @@ void repack_tile(DType dtype, const std::byte* rows, std::int64_t row_bytes, int
       repack_block(dtype, source + lane * row_bytes + group * block_bytes, b,
                    {tile + block * layout.quant_bytes, lane}, scales + group * layout.scale_bytes);
     }
+  }
+}
+
+void pack_w4_row(DType dtype, const std::byte* words, const std::byte* scales, std::int64_t inputs,
+                 std::byte* row) {
+  const auto scale_bytes = static_cast<std::size_t>(core::dtype_info(dtype).block_bytes - 16);
+  const auto* packed = reinterpret_cast<const std::uint8_t*>(words);
+  const auto spread = [](std::uint32_t four) {  // four nibbles to the low halves of four bytes
+    four = (four | (four << 8)) & 0x00ff00ffu;
+    return (four | (four << 4)) & kNibbles;
+  };
+  for (std::int64_t block = 0; block < inputs / kBlock; ++block) {
+    std::memcpy(row, scales, scale_bytes);
+    row += scale_bytes;
+    scales += scale_bytes;
+    for (int half = 0; half < 2; ++half) {  // elements 8 half .. 8 half + 7, and those 16 further
+      const std::uint32_t low = load_u32(packed + 4 * half);
+      const std::uint32_t high = load_u32(packed + 8 + 4 * half);
+      const std::uint32_t out[2] = {spread(low & 0xffffu) | (spread(high & 0xffffu) << 4),
+                                    spread(low >> 16) | (spread(high >> 16) << 4)};
+      std::memcpy(row, out, sizeof(out));
+      row += sizeof(out);
+    }
+    packed += 16;
   }
 }
 

@@ -218,8 +218,8 @@ int main(int argc, char** argv) {
     benchmark::RegisterBenchmark(name.c_str(), fn)->UseRealTime()->Unit(benchmark::kMicrosecond);
   };
   add("read", [&](benchmark::State& s) { read_bench(s, setup); });
-  for (core::DType dtype :
-       {kQ8_0, kQ6_K, kQ5_K, kQ5_1, kQ5_0, kQ4_K, kQ4_1, kQ4_0, kF16, kBF16, kF32}) {
+  for (core::DType dtype : {kQ8_0, kQ6_K, kQ5_K, kQ5_1, kQ5_0, kQ4_K, kQ4_1, kQ4_0, kW4_BF16,
+                            kW4_F32, kF16, kBF16, kF32}) {
     const std::string name(core::dtype_info(dtype).name);
     for (std::int64_t rows : {1, 2, 5, 9}) {
       add("decode/" + name + "/rows" + std::to_string(rows),
