@@ -30,7 +30,7 @@ ALLOWED = {
     "model": BELOW_MODEL,
     "speculate": [PUBLIC, "core", "model/lm.h", "kv"],
     "engine": [*BELOW_MODEL, "model", "speculate"],
-    "lab": [*BELOW_MODEL, "attention/cpu", "model", "speculate", "engine"],
+    "lab": [*BELOW_MODEL, "attention/cpu", "attention/cuda", "model", "speculate", "engine"],
     "server": [PUBLIC, "core"],
     # `inspect` and `tokenize` show what the file reader and the tokenizer see; the measuring commands
     # open the runtime that the lab measures.

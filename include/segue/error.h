@@ -21,6 +21,7 @@ enum class ErrorCode {
   kNoMemory,     // a budget (pool, workspace) is too small; the message has the sizes
   kIo,           // reading or writing failed
   kCancelled,    // the caller asked to stop
+  kDevice,       // the machine failed: a GPU call, its message says which
 };
 
 struct Error {

@@ -16,8 +16,6 @@
 namespace segue::attention {
 namespace {
 
-constexpr int kModelSegments = 16;  // "segmented" of the modelled policies
-
 template <class... Args>
 void write(std::string& out, fmt::format_string<Args...> format, Args&&... args) {
   out.clear();
@@ -194,7 +192,32 @@ void choose_path(const PlanInput& input, const DeviceFacts& device, const StepFa
   }
 }
 
-void describe_split(const PlanInput& input, const DeviceFacts& device, Plan& out) {
+/// Partials that a tile stores when every kv head has this many segments of equal length.
+std::int64_t stored_partials(const Shape& shape, const RowTile& tile, int segments) {
+  const int units = tile.unit_last - tile.unit_first;
+  const int count = std::min(segments, units);
+  if (count <= 1) return 0;
+  return std::int64_t{units - units / count + 1} * tile.rows * shape.q_heads;
+}
+
+/// Gives tiles fewer segments, the shortest tiles first, until all fits; says whether it had to.
+bool fit_partials(const PlanInput& input, Plan& out) {
+  if (!input.fit_partials || input.max_partials < 0 || input.policy != Policy::kSegue) return false;
+  std::int64_t left = input.max_partials;
+  bool limited = false;
+  for (const std::int32_t index : out.tile_order) {
+    const RowTile& tile = out.tiles[static_cast<std::size_t>(index)];
+    std::int32_t& segments = out.tile_segments[static_cast<std::size_t>(index)];
+    while (stored_partials(input.shape, tile, segments) > left) {
+      segments /= 2;
+      limited = true;
+    }
+    left -= stored_partials(input.shape, tile, segments);
+  }
+  return limited;
+}
+
+void describe_split(const PlanInput& input, const DeviceFacts& device, bool limited, Plan& out) {
   if (input.policy != Policy::kSegue || input.force_segments > 0) return;
   out.verdict.path = out.reductions.empty() ? Path::kWhole : Path::kSegmented;
   write(out.verdict.reason,
@@ -202,6 +225,10 @@ void describe_split(const PlanInput& input, const DeviceFacts& device, Plan& out
         "kv heads are split",
         out.items.size(), device.workgroups, out.reductions.size(),
         out.tiles.size() * static_cast<std::size_t>(out.shape.kv_heads));
+  if (limited) {
+    fmt::format_to(std::back_inserter(out.verdict.reason),
+                   "; the workspace of {} partials has no room for more", input.max_partials);
+  }
 }
 
 Status check_workspace(const PlanInput& input, const Plan& out) {
@@ -244,6 +271,7 @@ Status plan(const PlanInput& input, const DeviceFacts& device, Plan& out) {
   }
   choose_path(input, device, step, out);
   order_tiles(out);
+  const bool limited = fit_partials(input, out);
 
   const bool over_whole_length =
       input.force_segments == 0 && out.verdict.path == Path::kSegmented &&
@@ -263,7 +291,7 @@ Status plan(const PlanInput& input, const DeviceFacts& device, Plan& out) {
     choice.workgroups += segments * input.shape.kv_heads;
     count_work(out.tiles[i], out);
   }
-  describe_split(input, device, out);
+  describe_split(input, device, limited, out);
   return check_workspace(input, out);
 }
 

@@ -95,6 +95,7 @@ struct PlanInput {
   int decode_rows = 1;     // 1 + k that the engine was started with (pr45450's clause reads it)
   int force_segments = 0;  // > 0: this many segments per (row tile, kv head); tests and `exactness`
   std::int64_t max_partials = -1;  // capacity of the workspace; -1: unlimited
+  bool fit_partials = false;  // `segue` splits fewer tiles, the longest first, instead of failing
   const Kernel* kernel =
       nullptr;  // forced kernel; null: the first of the table that supports the shape
 };

@@ -105,4 +105,11 @@ void choose_segments(const Shape& shape, const DeviceFacts& device, std::span<co
   }
 }
 
+std::int64_t most_items(const DeviceFacts& device, std::int64_t tiles_and_heads) {
+  if (device.workgroups <= 1) return tiles_and_heads;
+  // Every split leaves at most one segment shorter than the target; 1 % for its rounding.
+  const std::int64_t full = std::int64_t{kFinest} * device.workgroups;
+  return full + full / 100 + 1 + tiles_and_heads;
+}
+
 }  // namespace segue::attention

@@ -13,6 +13,9 @@
 
 namespace segue::attention {
 
+/// "Segmented" of the modelled policies: this many segments, whatever there is to do.
+inline constexpr int kModelSegments = 16;
+
 /// Fills segments[tile], per kv head, each between 1 and the tile's units.
 ///
 /// The cost of a unit is unit * max(reading_rows, rows * group): its reading or its arithmetic, in
@@ -21,5 +24,9 @@ namespace segue::attention {
 /// and the candidate with the smallest estimated makespan wins, the coarser one on a tie.
 void choose_segments(const Shape& shape, const DeviceFacts& device, std::span<const RowTile> tiles,
                      std::vector<std::int32_t>& segments);
+
+/// The largest number of items, all kv heads counted, that choose_segments() makes of
+/// `tiles_and_heads` (row tile, kv head) pairs.
+std::int64_t most_items(const DeviceFacts& device, std::int64_t tiles_and_heads);
 
 }  // namespace segue::attention

@@ -61,7 +61,8 @@ int exit_code(segue::ErrorCode code) {
     case segue::ErrorCode::kTooLong:
     case segue::ErrorCode::kNoMemory:
     case segue::ErrorCode::kIo:
-    case segue::ErrorCode::kCancelled: return 1;
+    case segue::ErrorCode::kCancelled:
+    case segue::ErrorCode::kDevice: return 1;
   }
   return 1;
 }

@@ -38,19 +38,32 @@ int gpu_count();
 /// The message says what is missing.
 Result<GpuFacts> gpu_facts(int index = 0);
 
-/// A queue of device work. Owns it; movable.
+/// The GPU that calls of this thread go to.
+Result<GpuFacts> current_gpu_facts();
+
+/// A queue of device work. Owns it unless borrowed; movable.
 class Stream {
  public:
   Stream();
   ~Stream();
-  Stream(Stream&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Stream(Stream&& other) noexcept
+      : handle_(std::exchange(other.handle_, nullptr)),
+        owned_(std::exchange(other.owned_, false)) {}
   Stream& operator=(Stream&& other) noexcept;
 
+  /// Somebody else's stream, which outlives this; null is the default stream.
+  static Stream borrowed(void* handle) { return Stream(handle); }
+
   void synchronize();
+  /// Is its work being recorded into a graph?
+  bool capturing() const;
   void* handle() const { return handle_; }  // a cudaStream_t
 
  private:
+  explicit Stream(void* handle) : handle_(handle) {}
+
   void* handle_ = nullptr;
+  bool owned_ = false;
 };
 
 /// A point in a stream, for timing.
@@ -89,6 +102,21 @@ class Buffer {
  private:
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
+};
+
+/// Host memory that a GPU copies from without waiting. Owns it; movable.
+class PinnedBuffer {
+ public:
+  PinnedBuffer() = default;
+  explicit PinnedBuffer(std::size_t bytes);
+  ~PinnedBuffer();
+  PinnedBuffer(PinnedBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept;
+
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
+
+ private:
+  void* data_ = nullptr;
 };
 
 /// In stream order; host memory must stay valid until the stream has passed (pinned memory) or the

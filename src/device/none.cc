@@ -12,10 +12,13 @@ Result<GpuFacts> gpu_facts(int /*index*/) {
   return Error{ErrorCode::kUnsupported, "this build has no CUDA: configure with -DSEGUE_CUDA=ON"};
 }
 
+Result<GpuFacts> current_gpu_facts() { return gpu_facts(); }
+
 Stream::Stream() { CHECK(false); }
 Stream::~Stream() = default;
 Stream& Stream::operator=(Stream&& /*other*/) noexcept { CHECK(false); }
 void Stream::synchronize() { CHECK(false); }
+bool Stream::capturing() const { CHECK(false); }
 
 Event::Event() { CHECK(false); }
 Event::~Event() = default;
@@ -26,6 +29,10 @@ double Event::us_since(const Event& /*start*/) const { CHECK(false); }
 Buffer::Buffer(std::size_t /*bytes*/) { CHECK(false); }
 Buffer::~Buffer() = default;
 Buffer& Buffer::operator=(Buffer&& /*other*/) noexcept { CHECK(false); }
+
+PinnedBuffer::PinnedBuffer(std::size_t /*bytes*/) { CHECK(false); }
+PinnedBuffer::~PinnedBuffer() = default;
+PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& /*other*/) noexcept { CHECK(false); }
 
 void copy_to_device(void* /*device*/, const void* /*host*/, std::size_t /*bytes*/,
                     const Stream& /*stream*/) {

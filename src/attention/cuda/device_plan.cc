@@ -2,7 +2,6 @@
 // Flattening and uploading.
 #include "attention/cuda/device_plan.h"
 
-#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +9,6 @@
 #include <limits>
 
 #include "core/check.h"
-#include "device/cuda/check.h"
 
 namespace segue::attention::cuda {
 namespace {
@@ -28,8 +26,7 @@ std::int32_t narrow(std::int64_t value) {
 
 }  // namespace
 
-void flatten(const Plan& plan, std::span<const std::int32_t> table_first,
-             std::span<const kv::PageTable> tables, FlatPlan& out) {
+void flatten(const Plan& plan, std::span<const TableRange> tables, FlatPlan& out) {
   const int group = plan.shape.group();
   out.items.clear();
   out.reductions.clear();
@@ -50,7 +47,7 @@ void flatten(const Plan& plan, std::span<const std::int32_t> table_first,
         std::max(std::int64_t{work.unit_first} * tile.unit, plan.shape.first_key(tile.position)));
     item.key_end =
         narrow(std::min(std::int64_t{work.unit_last} * tile.unit, tile.position + tile.rows));
-    item.table = table_first[sequence];
+    item.table = tables[sequence].first;
     item.table_count = tables[sequence].count;
     item.token = narrow(tile.token);
     item.partial = narrow(std::max<std::int64_t>(work.partial, 0));
@@ -86,8 +83,8 @@ void flatten(const Plan& plan, std::span<const std::int32_t> table_first,
 
 Capacity capacity_of(const Plan& plan, std::span<const kv::PageTable> tables) {
   FlatPlan flat;
-  const std::vector<std::int32_t> first(tables.size(), 0);
-  flatten(plan, first, tables, flat);
+  const std::vector<TableRange> ranges(tables.size());
+  flatten(plan, ranges, flat);
   Capacity capacity;
   capacity.items = static_cast<int>(flat.items.size());
   capacity.reductions = static_cast<int>(flat.reductions.size());
@@ -104,7 +101,7 @@ Capacity larger(const Capacity& a, const Capacity& b) {
           std::max(a.partials, b.partials),   std::max(a.table_entries, b.table_entries)};
 }
 
-DevicePlan::DevicePlan(const Capacity& capacity, int head_dim)
+DevicePlan::DevicePlan(const Capacity& capacity, int head_dim, bool own_partials)
     : capacity_(capacity), head_dim_(head_dim) {
   items_at_ = aligned(sizeof(Counts));
   reductions_at_ = items_at_ + aligned(static_cast<std::size_t>(capacity.items) * sizeof(Item));
@@ -112,62 +109,96 @@ DevicePlan::DevicePlan(const Capacity& capacity, int head_dim)
       reductions_at_ + aligned(static_cast<std::size_t>(capacity.reductions) * sizeof(Reduction));
   list_bytes_ =
       tables_at_ + aligned(static_cast<std::size_t>(capacity.table_entries) * sizeof(std::int32_t));
-  device::cuda_check(cudaMallocHost(reinterpret_cast<void**>(&staging_), list_bytes_));
+  for (Slot& slot : slots_) slot.lists = device::PinnedBuffer(list_bytes_);
   lists_ = device::Buffer(list_bytes_);
-  partials_ = device::Buffer(static_cast<std::size_t>(capacity.partials) *
-                                 static_cast<std::size_t>(head_dim + 2) * sizeof(float) +
-                             2 * kAlignment);
+  if (own_partials) partials_ = device::Buffer(partial_bytes());
 }
 
-DevicePlan::~DevicePlan() { static_cast<void>(cudaFreeHost(staging_)); }
+std::size_t DevicePlan::partial_bytes() const {
+  return aligned(static_cast<std::size_t>(capacity_.partials) *
+                 static_cast<std::size_t>(head_dim_ + 2) * sizeof(float)) +
+         kAlignment;
+}
 
-Status DevicePlan::upload(const Plan& plan, std::span<const kv::PageTable> tables,
-                          const device::Stream& stream) {
-  table_first_.resize(tables.size());
-  std::int64_t entries = 0;
-  for (std::size_t i = 0; i < tables.size(); ++i) {
-    table_first_[i] = narrow(entries);
-    entries += tables[i].count;
-  }
-  flatten(plan, table_first_, tables, flat_);
+Status DevicePlan::check(std::int64_t table_entries) const {
   const bool fits = static_cast<int>(flat_.items.size()) <= capacity_.items &&
                     static_cast<int>(flat_.reductions.size()) <= capacity_.reductions &&
                     flat_.tile_rows <= capacity_.tile_rows && flat_.runs <= capacity_.runs &&
-                    flat_.partials <= capacity_.partials && entries <= capacity_.table_entries;
-  if (!fits) {
-    return Error{ErrorCode::kNoMemory,
-                 fmt::format("the attention plan exceeds its buffers: {} of {} items, {} of {} "
-                             "reductions, {} of {} rows a tile, {} of {} partials, {} of {} page "
-                             "table entries",
-                             flat_.items.size(), capacity_.items, flat_.reductions.size(),
-                             capacity_.reductions, flat_.tile_rows, capacity_.tile_rows,
-                             flat_.partials, capacity_.partials, entries, capacity_.table_entries)};
-  }
+                    flat_.partials <= capacity_.partials &&
+                    table_entries <= capacity_.table_entries;
+  if (fits) return {};
+  return Error{ErrorCode::kNoMemory,
+               fmt::format("the attention plan exceeds its buffers: {} of {} items, {} of {} "
+                           "reductions, {} of {} rows a tile, {} of {} runs, {} of {} partials, {} "
+                           "of {} page table entries",
+                           flat_.items.size(), capacity_.items, flat_.reductions.size(),
+                           capacity_.reductions, flat_.tile_rows, capacity_.tile_rows, flat_.runs,
+                           capacity_.runs, flat_.partials, capacity_.partials, table_entries,
+                           capacity_.table_entries)};
+}
+
+DevicePlan::Slot& DevicePlan::next_slot() {
+  Slot& slot = slots_[next_slot_];
+  next_slot_ = (next_slot_ + 1) % slots_.size();
+  if (slot.used) slot.copied.synchronize();
+  return slot;
+}
+
+void DevicePlan::send(Slot& slot, std::size_t bytes, const device::Stream& stream) {
   const Counts counts{static_cast<std::int32_t>(flat_.items.size()),
                       static_cast<std::int32_t>(flat_.reductions.size())};
-  std::memcpy(staging_, &counts, sizeof(counts));
-  std::memcpy(staging_ + items_at_, flat_.items.data(), flat_.items.size() * sizeof(Item));
-  std::memcpy(staging_ + reductions_at_, flat_.reductions.data(),
+  std::byte* const lists = slot.lists.data();
+  std::memcpy(lists, &counts, sizeof(counts));
+  std::memcpy(lists + items_at_, flat_.items.data(), flat_.items.size() * sizeof(Item));
+  std::memcpy(lists + reductions_at_, flat_.reductions.data(),
               flat_.reductions.size() * sizeof(Reduction));
+  device::copy_to_device(lists_.as<>(), lists, bytes, stream);
+  slot.copied.record(stream);
+  slot.used = true;
+}
+
+Status DevicePlan::upload(const Plan& plan, std::span<const kv::PageTable> tables,
+                          const device::Stream& stream) {
+  ranges_.resize(tables.size());
+  std::int64_t entries = 0;
   for (std::size_t i = 0; i < tables.size(); ++i) {
-    std::memcpy(staging_ + tables_at_ + static_cast<std::size_t>(table_first_[i]) * 4,
+    ranges_[i] = {narrow(entries), tables[i].count};
+    entries += tables[i].count;
+  }
+  flatten(plan, ranges_, flat_);
+  if (Status status = check(entries); !status.ok()) return status;
+  Slot& slot = next_slot();
+  for (std::size_t i = 0; i < tables.size(); ++i) {
+    std::memcpy(slot.lists.data() + tables_at_ + static_cast<std::size_t>(ranges_[i].first) * 4,
                 tables[i].pages, static_cast<std::size_t>(tables[i].count) * 4);
   }
-  device::copy_to_device(lists_.as<>(), staging_,
-                         tables_at_ + static_cast<std::size_t>(entries) * 4, stream);
+  send(slot, tables_at_ + static_cast<std::size_t>(entries) * 4, stream);
   return {};
 }
 
-void DevicePlan::fill(Arguments& args) const {
+Status DevicePlan::upload(const Plan& plan, std::int32_t table_stride,
+                          const device::Stream& stream) {
+  ranges_.resize(plan.sequences.size());
+  for (std::size_t i = 0; i < ranges_.size(); ++i) {
+    ranges_[i] = {narrow(static_cast<std::int64_t>(i) * table_stride), table_stride};
+  }
+  flatten(plan, ranges_, flat_);
+  if (Status status = check(0); !status.ok()) return status;
+  send(next_slot(), tables_at_, stream);
+  return {};
+}
+
+void DevicePlan::fill(Arguments& args, float* partials, const std::int32_t* tables) const {
   std::byte* const lists = lists_.as<>();
   args.counts = reinterpret_cast<const Counts*>(lists);
   args.items = reinterpret_cast<const Item*>(lists + items_at_);
   args.reductions = reinterpret_cast<const Reduction*>(lists + reductions_at_);
-  args.tables = reinterpret_cast<const std::int32_t*>(lists + tables_at_);
-  const auto partials = static_cast<std::size_t>(capacity_.partials);
-  args.partial_o = partials_.as<float>();
-  args.partial_m = args.partial_o + partials * static_cast<std::size_t>(head_dim_);
-  args.partial_l = args.partial_m + partials;
+  args.tables =
+      tables != nullptr ? tables : reinterpret_cast<const std::int32_t*>(lists + tables_at_);
+  const auto count = static_cast<std::size_t>(capacity_.partials);
+  args.partial_o = partials != nullptr ? partials : partials_.as<float>();
+  args.partial_m = args.partial_o + count * static_cast<std::size_t>(head_dim_);
+  args.partial_l = args.partial_m + count;
 }
 
 }  // namespace segue::attention::cuda

@@ -4,6 +4,7 @@
 // plan: blocks past the live counts return at once.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -35,9 +36,14 @@ struct FlatPlan {
   std::int64_t partials = 0;
 };
 
-/// `table_first[i]` is where sequence i's page table starts. Reuses the storage of `out`.
-void flatten(const Plan& plan, std::span<const std::int32_t> table_first,
-             std::span<const kv::PageTable> tables, FlatPlan& out);
+/// Where the page table of a sequence lies among all page tables.
+struct TableRange {
+  std::int32_t first = 0;
+  std::int32_t count = 0;
+};
+
+/// `tables[i]` belongs to sequence i. Reuses the storage of `out`.
+void flatten(const Plan& plan, std::span<const TableRange> tables, FlatPlan& out);
 
 /// What `plan` needs; capacities of several plans combine by the larger of each.
 Capacity capacity_of(const Plan& plan, std::span<const kv::PageTable> tables);
@@ -45,31 +51,48 @@ Capacity larger(const Capacity& a, const Capacity& b);
 
 class DevicePlan {
  public:
-  /// Allocates the lists and the partials.
-  DevicePlan(const Capacity& capacity, int head_dim);
-  ~DevicePlan();
+  /// Allocates the lists, and the partials unless they come with every launch
+  /// (DeviceParams::partials).
+  DevicePlan(const Capacity& capacity, int head_dim, bool own_partials = true);
   DevicePlan(const DevicePlan&) = delete;
   DevicePlan& operator=(const DevicePlan&) = delete;
 
-  /// Flattens and enqueues one copy; page tables are host memory. The previous upload must have
-  /// been reached by its stream. Fails when the plan exceeds the capacity; the message has both.
+  /// Flattens and enqueues one copy; page tables are host memory and travel along. Fails when the
+  /// plan exceeds the capacity; the message has both. Not while the stream is captured.
   Status upload(const Plan& plan, std::span<const kv::PageTable> tables,
                 const device::Stream& stream);
+  /// As above, but the page tables are device memory, [sequences, table_stride], and come with
+  /// every launch (DeviceParams::tables).
+  Status upload(const Plan& plan, std::int32_t table_stride, const device::Stream& stream);
 
   const Capacity& capacity() const { return capacity_; }
   const FlatPlan& live() const { return flat_; }
-  /// Fills the lists, tables and partials of a launch.
-  void fill(Arguments& args) const;
+  /// Bytes of the memory behind DeviceParams::partials.
+  std::size_t partial_bytes() const;
+  /// Fills the lists, tables and partials of a launch; null for what this object owns.
+  void fill(Arguments& args, float* partials = nullptr, const std::int32_t* tables = nullptr) const;
 
  private:
+  /// A copy of the lists on its way to the device: uploads do not wait for the one before.
+  struct Slot {
+    device::PinnedBuffer lists;
+    device::Event copied;
+    bool used = false;
+  };
+
+  Status check(std::int64_t table_entries) const;
+  Slot& next_slot();
+  void send(Slot& slot, std::size_t bytes, const device::Stream& stream);
+
   Capacity capacity_;
   int head_dim_;
   FlatPlan flat_;
-  std::vector<std::int32_t> table_first_;
+  std::vector<TableRange> ranges_;
   std::size_t items_at_ = 0, reductions_at_ = 0, tables_at_ = 0, list_bytes_ = 0;
-  std::byte* staging_ = nullptr;  // pinned, as lists_
-  device::Buffer lists_;          // Counts, items, reductions, tables
-  device::Buffer partials_;       // m, l, o
+  std::array<Slot, 4> slots_;
+  std::size_t next_slot_ = 0;
+  device::Buffer lists_;     // Counts, items, reductions, tables
+  device::Buffer partials_;  // o, m, l
 };
 
 }  // namespace segue::attention::cuda

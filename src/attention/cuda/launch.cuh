@@ -22,7 +22,7 @@ inline constexpr int kNarrowWarps = 256;
 
 inline Arguments arguments_of(const DeviceParams& params, int tile_keys) {
   Arguments args{};
-  params.plan->fill(args);
+  params.plan->fill(args, params.partials, params.tables);
   args.q = params.q;
   args.out = params.out;
   args.lse = params.lse;

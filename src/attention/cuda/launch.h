@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention on a GPU: what one launch is given, the facts that plans need, the rows of the kernel
-// table.
+// Attention on a GPU: what one launch is given.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +17,13 @@ namespace segue::attention {
 /// and so may memory that no visible key lies in, NaN included.
 struct DeviceParams {
   const cuda::DevicePlan* plan = nullptr;
-  const void* q = nullptr;       // [rows, q_heads, head_dim]
-  void* out = nullptr;           // [rows, q_heads, head_dim]
-  float* lse = nullptr;          // [rows, q_heads] as Params::lse, or null
-  const float* sinks = nullptr;  // [q_heads] or null
-  kv::View kv;                   // kSwizzled8
+  const void* q = nullptr;               // [rows, q_heads, head_dim]
+  void* out = nullptr;                   // [rows, q_heads, head_dim]
+  float* lse = nullptr;                  // [rows, q_heads] as Params::lse, or null
+  const float* sinks = nullptr;          // [q_heads] or null
+  float* partials = nullptr;             // plan->partial_bytes(), or null where the plan owns them
+  const std::int32_t* tables = nullptr;  // [sequences, stride] or null where the plan has them
+  kv::View kv;                           // kSwizzled8
   Shape shape;
   float scale = 1.0f;  // above 0
   float softcap = 0.0f;
@@ -34,10 +35,4 @@ struct DeviceParams {
   bool early_reads = false;
 };
 
-namespace cuda {
-
-/// What plans of this shape need to know about a GPU. The unit rule is part of the bits class.
-DeviceFacts gpu_device(const device::GpuFacts& gpu, const Shape& shape);
-
-}  // namespace cuda
 }  // namespace segue::attention

@@ -41,19 +41,34 @@ Result<GpuFacts> gpu_facts(int index) {
   return facts;
 }
 
-Stream::Stream() {
+Result<GpuFacts> current_gpu_facts() {
+  int index = 0;
+  if (const cudaError_t result = cudaGetDevice(&index); result != cudaSuccess) {
+    return Error{ErrorCode::kUnsupported,
+                 std::string("no GPU is usable: ") + cudaGetErrorString(result)};
+  }
+  return gpu_facts(index);
+}
+
+Stream::Stream() : owned_(true) {
   cudaStream_t stream = nullptr;
   cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   handle_ = stream;
 }
 Stream::~Stream() {
-  if (handle_ != nullptr) static_cast<void>(cudaStreamDestroy(cuda_stream(*this)));
+  if (owned_ && handle_ != nullptr) static_cast<void>(cudaStreamDestroy(cuda_stream(*this)));
 }
 Stream& Stream::operator=(Stream&& other) noexcept {
   std::swap(handle_, other.handle_);
+  std::swap(owned_, other.owned_);
   return *this;
 }
 void Stream::synchronize() { cuda_check(cudaStreamSynchronize(cuda_stream(*this))); }
+bool Stream::capturing() const {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cuda_check(cudaStreamIsCapturing(cuda_stream(*this), &status));
+  return status != cudaStreamCaptureStatusNone;
+}
 
 Event::Event() {
   cudaEvent_t event = nullptr;
@@ -80,6 +95,17 @@ Buffer::~Buffer() {
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+PinnedBuffer::PinnedBuffer(std::size_t bytes) {
+  if (bytes > 0) cuda_check(cudaMallocHost(&data_, bytes));
+}
+PinnedBuffer::~PinnedBuffer() {
+  if (data_ != nullptr) static_cast<void>(cudaFreeHost(data_));
+}
+PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
+  std::swap(data_, other.data_);
   return *this;
 }
 

@@ -11,6 +11,7 @@
 #include <random>
 
 #include "attention/cuda/harness/kernels.h"
+#include "attention/gpu.h"
 #include "attention/kernel.h"
 #include "attention/plan_check.h"
 #include "core/check.h"
@@ -111,6 +112,7 @@ Plan World::plan_of(std::span<const SequenceRows> rows, const RunOptions& option
   input.shape = shape_;
   input.sequences = rows;
   input.policy = options.policy;
+  input.kernel = options.kernel;
   input.force_segments = options.force_segments;
   Plan result;
   const Status status = plan(input, facts_, result);

@@ -29,6 +29,7 @@ struct WorldOptions {
 
 struct RunOptions {
   Policy policy = Policy::kSegue;
+  const Kernel* kernel = nullptr;  // forced, or null
   int force_segments = 0;
   int copy = 0;
   bool lse = false;

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GPU's executor: the plan's lists live in a DevicePlan, partials in the caller's workspace,
+// page tables with the caller.
+#ifdef SEGUE_CUDA
+#include <algorithm>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "attention/api/executor.h"
+#include "attention/cuda/launch.h"
+
+namespace segue::attention::api {
+namespace {
+
+constexpr std::uintptr_t kAlignment = 16;
+
+cuda::Capacity capacity_of(const Layer& layer, const Room& room) {
+  cuda::Capacity capacity;
+  capacity.items = static_cast<int>(room.capacity.items);
+  capacity.reductions = static_cast<int>(room.capacity.reductions);
+  capacity.tile_rows = room.capacity.tile_rows;
+  capacity.runs = static_cast<int>(room.capacity.runs);
+  capacity.partials = room.partials + room.rows * layer.shape.q_heads;  // and the folds' scratch
+  return capacity;
+}
+
+class CudaExecutor final : public Executor {
+ public:
+  CudaExecutor(std::shared_ptr<Layer> layer, const Room& room)
+      : layer_(std::move(layer)),
+        room_(room),
+        plan_(capacity_of(*layer_, room), layer_->shape.head_dim, false) {}
+
+  std::size_t workspace_bytes() const override { return plan_.partial_bytes(); }
+
+  Status upload(const Plan& plan, void* handle) override {
+    const device::Stream stream = device::Stream::borrowed(handle);
+    if (stream.capturing()) {
+      return Error{ErrorCode::kUsage,
+                   "the stream is being captured: update the plan before the capture and before "
+                   "every replay, not within"};
+    }
+    return plan_.upload(plan, room_.table_stride, stream);
+  }
+
+  Status run(const Plan& plan, const kv::View& view, const AttentionCall& call) override {
+    for (const auto& [pointer, name] : {std::pair<const void*, const char*>{call.q, "q"},
+                                        {call.out, "out"},
+                                        {view.k, "k"},
+                                        {view.v, "v"},
+                                        {call.workspace, "workspace"}}) {
+      if (reinterpret_cast<std::uintptr_t>(pointer) % kAlignment != 0) {
+        return Error{ErrorCode::kUsage,
+                     fmt::format("{} is not aligned to {} bytes", name, kAlignment)};
+      }
+    }
+    if ((view.page_stride | view.head_stride | view.token_stride) %
+            static_cast<std::int64_t>(kAlignment) !=
+        0) {
+      return Error{ErrorCode::kUsage,
+                   fmt::format("KV strides of {}, {} and {} bytes; a GPU needs multiples of {}",
+                               view.page_stride, view.head_stride, view.token_stride, kAlignment)};
+    }
+    DeviceParams params;
+    params.plan = &plan_;
+    params.q = call.q;
+    params.out = call.out;
+    params.lse = call.lse;
+    params.sinks = call.sinks;
+    params.partials = static_cast<float*>(call.workspace);
+    params.tables = call.page_tables;
+    params.kv = view;
+    params.shape = layer_->shape;
+    params.scale = layer_->config.scale;
+    params.softcap = layer_->config.softcap;
+    params.multiprocessors = layer_->facts.multiprocessors;
+    params.early_reads = call.early_reads;
+    device::Stream stream = device::Stream::borrowed(call.stream);
+    params.whole_capacity = stream.capturing();
+    plan.kernel->launch_on_gpu(params, stream);
+    return {};
+  }
+
+ private:
+  std::shared_ptr<Layer> layer_;
+  Room room_;
+  cuda::DevicePlan plan_;
+};
+
+}  // namespace
+
+std::unique_ptr<Executor> make_cuda_executor(std::shared_ptr<Layer> layer, const Room& room) {
+  return std::make_unique<CudaExecutor>(std::move(layer), room);
+}
+
+}  // namespace segue::attention::api
+#endif

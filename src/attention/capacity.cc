@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bounds from the rules of unit.cc, split.cc and plan.cc.
+#include "attention/capacity.h"
+
+#include <algorithm>
+
+#include "attention/split.h"
+#include "attention/unit.h"
+
+namespace segue::attention {
+namespace {
+
+/// Row tiles of all sequences: rows of one unit class in runs of at most `max_rows`. Limits of
+/// classes are at least granule * target_units keys apart.
+std::int64_t most_tiles(const UnitRule& rule, int max_rows, int sequences, std::int64_t rows) {
+  const std::int64_t spacing = std::int64_t{rule.granule} * rule.target_units;
+  return std::min(rows, rows / max_rows + rows / spacing + std::int64_t{2} * sequences);
+}
+
+/// Units that one tile sees: those of one row, the slack of its class, the rows beside it, and an
+/// unaligned start.
+std::int64_t most_units(const Shape& shape, const UnitRule& rule, int tile_rows,
+                        std::int64_t kv_len) {
+  const std::int64_t by_rule = rule.target_units + (64 + tile_rows) / rule.min_unit + 3;
+  const std::int64_t keys =
+      shape.window > 0 ? std::min<std::int64_t>(kv_len, shape.window + tile_rows) : kv_len;
+  return std::min(by_rule, keys / rule.min_unit + 2);
+}
+
+}  // namespace
+
+PlanCapacity plan_capacity(const Shape& shape, const DeviceFacts& device, Policy policy,
+                           const StepLimits& limits) {
+  const std::int64_t all_rows = std::int64_t{limits.sequences} * limits.rows_per_sequence;
+  const std::int64_t rows = limits.rows > 0 ? std::min(limits.rows, all_rows) : all_rows;
+  const UnitRule rule = unit_rule(shape, device);
+  const int max_rows = std::max(device.max_tile_rows / shape.group(), 1);
+  const int tile_rows = std::min(max_rows, limits.rows_per_sequence);
+  const std::int64_t units = most_units(shape, rule, tile_rows, limits.kv_len);
+
+  PlanCapacity capacity;
+  capacity.tiles = most_tiles(rule, max_rows, limits.sequences, rows);
+  capacity.tile_rows = tile_rows * shape.group();
+  capacity.reductions = capacity.tiles * shape.kv_heads;
+  capacity.runs = units;
+  capacity.partials = rows * shape.q_heads * units;
+  switch (policy) {
+    case Policy::kSegue: capacity.items = most_items(device, capacity.reductions); break;
+    case Policy::kWhole:
+    case Policy::kBatchInvariant: capacity.items = capacity.reductions; break;
+    case Policy::kStock:
+    case Policy::kPr45450:
+    case Policy::kPr47520:
+    case Policy::kSegmented: capacity.items = capacity.reductions * kModelSegments; break;
+  }
+  capacity.items = std::min(capacity.items, capacity.reductions * units);
+  return capacity;
+}
+
+}  // namespace segue::attention
