@@ -39,7 +39,7 @@ void wait_a_little(int turn) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads) : placement_(threads) {
   CHECK(threads >= 1);
   workers_.reserve(static_cast<std::size_t>(threads - 1));
   for (int worker = 1; worker < threads; ++worker)
@@ -58,6 +58,7 @@ void ThreadPool::run_erased(Erased fn, void* context) {
     fn(context, 0);
     return;
   }
+  placement_.enter(0);
   fn_ = fn;
   context_ = context;
   pending_.store(static_cast<std::int32_t>(workers_.size()), std::memory_order_relaxed);
@@ -81,6 +82,7 @@ void ThreadPool::work(int worker) {
     }
     seen = now;
     if (stop_.load(std::memory_order_relaxed)) return;
+    placement_.enter(worker);
     fn_(context_, worker);
     pending_.fetch_sub(1, std::memory_order_release);
   }

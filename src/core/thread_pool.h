@@ -11,6 +11,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "core/placement.h"
+
 namespace segue::core {
 
 class ThreadPool {
@@ -55,6 +57,7 @@ class ThreadPool {
   void run_erased(Erased fn, void* context);
   void work(int worker);
 
+  Placement placement_;
   std::vector<std::thread> workers_;
   Erased fn_ = nullptr;
   void* context_ = nullptr;
