@@ -4,7 +4,8 @@
 
 Prompts x sampling {greedy, T 0.8 with top-p 0.95, the same with a repetition penalty} x speculation {off, ngram 1, 2, 4,
 8, auto} are the requests of one batch; every engine setting (threads, prefill chunk, requests in flight) runs the whole
-batch. Tokens and logits hashes must be equal in all cells of one prompt and sampling.
+batch. Tokens and logits hashes must be equal in all cells of one prompt and sampling. The file is written after every
+setting; settings that it holds already are not run again, so a long record can be made in pieces of one build.
 
   python3 tools/never_different.py --segue build/release/bin/segue -m model.gguf --json out.json
 """
@@ -44,16 +45,30 @@ def main():
     parser.add_argument("--segue", required=True)
     parser.add_argument("-m", "--model", required=True)
     parser.add_argument("--text", required=True, help="a text for the long prompts")
-    parser.add_argument("--settings", default="2:512:1,2:64:2,1:64:7,1:512:7,2:64:7,2:512:2,1:512:1,1:64:2",
+    parser.add_argument("--settings", default=",".join(f"{t}:{c}:{b}" for t in (2, 1) for c in (512, 64) for b in (7, 2, 1)),
                         help="threads:chunk:in-flight, comma-separated")
     parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--json", required=True)
     args = parser.parse_args()
 
+    build = subprocess.run([args.segue, "--version"], check=True, capture_output=True, text=True).stdout.strip()
     all_prompts = prompts(args.text)
+    document = {"model": os.path.basename(args.model), "build": build, "date": time.strftime("%Y-%m-%d"),
+                "prompts": len(all_prompts), "longest_prompt_tokens": 0, "tokens": args.tokens, "samplings": SAMPLINGS,
+                "specs": [list(spec) for spec in SPECS], "runs": [], "different": [], "results": []}
+    if os.path.exists(args.json):
+        with open(args.json, encoding="utf-8") as file:
+            before = json.load(file)
+        for key in ("model", "build", "prompts", "tokens", "samplings", "specs"):
+            if before[key] != document[key]:
+                sys.exit(f"{args.json} was recorded with {key} {before[key]}, this is {document[key]}")
+        document = before
+    expected = {(r["prompt"], r["sampling"]): (r["tokens"], r["logits_hash"]) for r in document["results"]}
+    done = {f"{r['threads']}:{r['chunk']}:{r['in_flight']}" for r in document["runs"]}
     cells = [(p, s, spec) for p in range(len(all_prompts)) for s in SAMPLINGS for spec in SPECS]
-    expected, different, runs = {}, [], []
     for setting in args.settings.split(","):
+        if setting in done:
+            continue
         threads, chunk, parallel = setting.split(":")
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "requests.jsonl")
@@ -66,26 +81,24 @@ def main():
                                   "--prefill-chunk", chunk, "--parallel", parallel, "--ctx", "16384", "--quiet"],
                                  check=True, capture_output=True, text=True).stdout
         lines = [json.loads(line) for line in out.splitlines()]
-        accepted = drafted = 0
         for (p, sampling, (spec, k)), line in zip(cells, lines, strict=True):
-            result = (tuple(line["tokens"]), line["logits_hash"])
-            accepted += line["stats"]["accepted"]
-            drafted += line["stats"]["drafted"]
+            result = (line["tokens"], line["logits_hash"])
             if expected.setdefault((p, sampling), result) != result:
-                different.append({"setting": setting, "prompt": p, "sampling": sampling, "spec": spec, "k": k})
-        runs.append({"threads": int(threads), "chunk": int(chunk), "in_flight": int(parallel), "cells": len(lines),
-                     "drafted": drafted, "accepted": accepted, "seconds": round(time.time() - start, 1)})
-        print(f"{setting}: {len(lines)} cells, {accepted} of {drafted} drafts accepted, {len(different)} different so far",
-              flush=True)
-    build = subprocess.run([args.segue, "--version"], check=True, capture_output=True, text=True).stdout.strip()
-    document = {"model": os.path.basename(args.model), "build": build, "date": time.strftime("%Y-%m-%d"),
-                "prompts": len(all_prompts), "longest_prompt_tokens": max(l["prompt_tokens"] for l in lines),
-                "tokens": args.tokens, "samplings": SAMPLINGS, "specs": SPECS, "runs": runs, "different": different,
-                "hashes": [{"prompt": p, "sampling": s, "logits_hash": r[1]} for (p, s), r in expected.items()]}
-    with open(args.json, "w", encoding="utf-8") as file:
-        json.dump(document, file, indent=1)
-        file.write("\n")
-    return 1 if different else 0
+                document["different"].append(
+                    {"setting": setting, "prompt": p, "sampling": sampling, "spec": spec, "k": k})
+        document["runs"].append({"threads": int(threads), "chunk": int(chunk), "in_flight": int(parallel),
+                                 "cells": len(lines), "drafted": sum(line["stats"]["drafted"] for line in lines),
+                                 "accepted": sum(line["stats"]["accepted"] for line in lines),
+                                 "seconds": round(time.time() - start, 1)})
+        document["longest_prompt_tokens"] = max(line["prompt_tokens"] for line in lines)
+        document["results"] = [{"prompt": p, "sampling": s, "tokens": tokens, "logits_hash": value}
+                               for (p, s), (tokens, value) in expected.items()]
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump(document, file, indent=1)
+            file.write("\n")
+        print(f"{setting}: {len(lines)} cells, {document['runs'][-1]['accepted']} of {document['runs'][-1]['drafted']} "
+              f"drafts accepted, {len(document['different'])} different so far", flush=True)
+    return 1 if document["different"] else 0
 
 
 if __name__ == "__main__":
