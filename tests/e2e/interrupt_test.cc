@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ctrl-C in the middle of a generation, as a terminal sends it to the program.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "core/file.h"
+#include "core/json.h"
+#include "e2e/tiny_model.h"
+
+namespace segue::e2e {
+namespace {
+
+/// The program with its standard output on a pipe.
+struct Running {
+  pid_t pid = -1;
+  int output = -1;
+
+  explicit Running(std::vector<std::string> arguments) {
+    std::array<int, 2> ends{};
+    EXPECT_EQ(pipe(ends.data()), 0);
+    output = ends[0];
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    posix_spawn_file_actions_addclose(&actions, ends[0]);
+    arguments.insert(arguments.begin(), SEGUE_PROGRAM);
+    std::vector<char*> pointers;
+    for (std::string& argument : arguments) pointers.push_back(argument.data());
+    pointers.push_back(nullptr);
+    EXPECT_EQ(posix_spawn(&pid, SEGUE_PROGRAM, &actions, nullptr, pointers.data(), environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(ends[1]);
+  }
+  ~Running() { close(output); }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+  /// Up to `most` bytes, fewer only at the end of the output.
+  std::string read_bytes(std::size_t most) const {
+    std::string text;
+    std::array<char, 256> buffer;
+    while (text.size() < most) {
+      const ssize_t got =
+          ::read(output, buffer.data(), std::min(buffer.size(), most - text.size()));
+      if (got <= 0) break;
+      text.append(buffer.data(), static_cast<std::size_t>(got));
+    }
+    return text;
+  }
+
+  int wait_code() const {
+    int status = 0;
+    waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+};
+
+TEST(Interrupt, CtrlCEndsARunCleanlyWithWhatWasWritten) {
+  // Slow enough that it cannot be finished by the time that its first bytes have been read.
+  const std::string model = write_tiny({.context = 100'000});
+  const std::string json = temporary_path("interrupted.json");
+  const Running program({"run", "-m", model, "-p", "x", "--ignore-eos", "--spec", "off",
+                         "--temperature", "1", "--threads", "2", "--json", json});
+  std::string text = program.read_bytes(8);
+  ASSERT_EQ(text.size(), 8u);
+  ASSERT_EQ(kill(program.pid, SIGINT), 0);
+  text += program.read_bytes(10'000'000);
+  EXPECT_EQ(program.wait_code(), 0);
+
+  const Result<std::string> written = core::read_file(json);
+  ASSERT_TRUE(written.ok());
+  const Result<core::Json> document = core::Json::parse(*written);
+  ASSERT_TRUE(document.ok()) << "the JSON must be whole";
+  EXPECT_EQ(*document->find("finish_reason")->as_string(), "cancelled");
+  const std::size_t tokens = document->find("tokens")->as_array()->size();
+  EXPECT_LT(tokens, 99'000u);
+
+  // A run of just so many tokens prints the same: nothing that the JSON holds was lost.
+  const Running again({"run", "-m", model, "-p", "x", "--ignore-eos", "--spec", "off",
+                       "--temperature", "1", "--quiet", "-n", fmt::format("{}", tokens)});
+  EXPECT_EQ(text, again.read_bytes(10'000'000));
+  EXPECT_EQ(again.wait_code(), 0);
+}
+
+TEST(Interrupt, CtrlCEndsAMeasurementWithAMessageAndOne) {
+  const std::string model = write_tiny({.context = 100'000});
+  const Running program({"ladder", "-m", model, "--depths", "64,128", "--rounds", "1000",
+                         "--tokens", "64", "--spec", "off,ngram:2", "--policies", "segue"});
+  usleep(300'000);
+  ASSERT_EQ(kill(program.pid, SIGINT), 0);
+  EXPECT_EQ(program.wait_code(), 1);
+}
+
+}  // namespace
+}  // namespace segue::e2e
