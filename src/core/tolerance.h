@@ -96,4 +96,8 @@ Verdict within_twice(std::span<const float> found, std::span<const float> plain,
 inline constexpr double kLogitsMeanKl = 0.01;
 inline constexpr double kLogitsTop1 = 0.94;
 
+/// Grade C for logits and hidden rows in f32 throughout, against another implementation in f32: of
+/// the largest magnitude of the reference.
+inline constexpr double kFloatModel = 1e-4;
+
 }  // namespace segue::core

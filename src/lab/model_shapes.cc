@@ -1,26 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// GGUF metadata to shapes.
+// A model's config to shapes.
 #include "lab/model_shapes.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "format/gguf/gguf.h"
 #include "kv/sizing.h"
 #include "model/config.h"
 
 namespace segue::lab {
 
 Result<std::vector<NamedShape>> model_shapes(const std::string& path) {
-  const Result<gguf::File> file = gguf::File::open(path);
-  if (!file.ok()) return file.error();
-  const Result<model::Config> config = model::config_from_gguf(*file);
+  const Result<model::Config> config = model::read_config(path);
   if (!config.ok()) return config.error();
   std::vector<NamedShape> shapes;
   for (std::size_t kind = 0; kind < config->kinds.size(); ++kind) {
     const model::LayerKind& facts = config->kinds[kind];
-    const auto layers = std::ranges::count(config->layer_kind, static_cast<int>(kind));
+    const auto layers =
+        std::ranges::count(config->layers, static_cast<int>(kind), &model::Layer::kind);
     NamedShape shape;
     shape.name = fmt::format("{} {} ({} layers)", config->name, facts.name, layers);
     shape.shape.q_heads = config->q_heads;

@@ -17,6 +17,7 @@
 #include "core/thread_pool.h"
 #include "kv/cache.h"
 #include "model/config.h"
+#include "model/tensors.h"
 #include "segue/error.h"
 
 namespace segue::model {
@@ -70,9 +71,13 @@ struct KvPlace {
 
 class LanguageModel {
  public:
-  /// Maps and repacks a GGUF file; the mapped pages are released as tensors are taken over. Tensors
-  /// that this forward pass would ignore are refused, not skipped. `file` is only read during the
-  /// call.
+  /// Takes the weights out of a source and repacks them; mapped pages are released as tensors are
+  /// taken over. Tensors that this forward pass would ignore are refused, not skipped. `source` is
+  /// only read during the call.
+  static Result<std::unique_ptr<LanguageModel>> load(const Config& config, TensorSource& source,
+                                                     core::ThreadPool& pool,
+                                                     const LoadOptions& options);
+  /// The same from a GGUF file.
   static Result<std::unique_ptr<LanguageModel>> load(const gguf::File& file, core::ThreadPool& pool,
                                                      const LoadOptions& options);
   ~LanguageModel();
@@ -90,7 +95,8 @@ class LanguageModel {
   attention::Shape attention_shape(int kind, KvType type, int page_size) const;
   const attention::DeviceFacts& device() const;
 
-  /// Where an assistant reads K and V of a kind (Config::kinds): in the last layer that has its own.
+  /// Where an assistant reads K and V of a kind (Config::kinds): in the last layer that has its
+  /// own.
   KvPlace last_kv_layer(int kind) const;
 
   /// The row that `token` (in [0, vocab)) puts into the first layer, scaled.

@@ -1,174 +1,159 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loading: one pass over the tensors that the config asks for, in the file's naming; what is left
+// Loading: one pass over the tensors that the config asks for, in the source's naming; what is left
 // over is refused.
 #include "model/weights.h"
 
-#include <fmt/format.h>
-
-#include <cstring>
-#include <string>
-#include <unordered_set>
-
-#include "core/dtype.h"
+#include <algorithm>
 
 namespace segue::model {
 namespace {
 
-class Loader {
+/// Loads the parts of one layer.
+class LayerLoader {
  public:
-  Loader(const gguf::File& file, const WeightOptions& options, core::ThreadPool& pool,
-         ops::WeightMemory& memory, const std::function<void(double)>& progress)
-      : file_(file), options_(options), pool_(pool), memory_(memory), progress_(progress) {
-    for (const core::TensorView& tensor : file.tensors()) total_bytes_ += tensor.bytes;
-  }
+  LayerLoader(Loader& loader, const Config& config, int layer, LayerWeights& out)
+      : loader_(loader),
+        config_(config),
+        facts_(config.layers[static_cast<std::size_t>(layer)]),
+        kind_(config.kind_of(facts_)),
+        layer_(layer),
+        out_(out) {}
 
-  void matrix(const std::string& name, std::int64_t inputs, std::int64_t outputs,
-              ops::Matrix& out) {
-    const core::TensorView* tensor = take(name, inputs, outputs);
-    if (tensor == nullptr) return;
-    Result<ops::Matrix> prepared =
-        options_.dequantise ? dequantised(*tensor)
-                            : ops::Matrix::prepare(*tensor, options_.isa, memory_, pool_);
-    if (!prepared.ok()) {
-      problem_ = Error{prepared.error().code,
-                       fmt::format("'{}': {}", file_.path(), prepared.error().message)};
-      return;
+  void load() {
+    attention();
+    mlp();
+    if (config_.per_layer_input > 0) per_layer();
+    if (config_.experts.count > 0) experts();
+    if (config_.layer_scalars) {
+      std::vector<float> scalar{1.0f};
+      vector(Part::kLayerScalar, 1, scalar);
+      out_.scalar = scalar.front();
     }
-    out = *prepared;
-    finish(*tensor);
-  }
-
-  void vector(const std::string& name, std::int64_t size, std::vector<float>& out) {
-    const core::TensorView* tensor = take(name, size, 1);
-    if (tensor == nullptr) return;
-    if (tensor->dtype != core::DType::kF32) {
-      problem_ = Error{ErrorCode::kUnsupported,
-                       fmt::format("'{}': tensor '{}' is {}; supported for vectors: F32",
-                                   file_.path(), name, core::dtype_info(tensor->dtype).name)};
-      return;
-    }
-    out.resize(static_cast<std::size_t>(size));
-    std::memcpy(out.data(), tensor->data, static_cast<std::size_t>(size) * sizeof(float));
-    finish(*tensor);
-  }
-
-  bool has(const std::string& name) const { return file_.find_tensor(name) != nullptr; }
-
-  Status close() {
-    if (problem_) return *problem_;
-    for (const core::TensorView& tensor : file_.tensors()) {
-      if (!taken_.contains(tensor.name)) {
-        return Error{
-            ErrorCode::kUnsupported,
-            fmt::format("'{}': tensor '{}' is not part of this architecture as Segue runs it; "
-                        "ignoring it would change the output",
-                        file_.path(), tensor.name)};
-      }
-    }
-    return {};
   }
 
  private:
-  const core::TensorView* take(const std::string& name, std::int64_t inputs, std::int64_t outputs) {
-    if (problem_) return nullptr;
-    const core::TensorView* tensor = file_.find_tensor(name);
-    if (tensor == nullptr) {
-      problem_ = Error{ErrorCode::kInvalidFile,
-                       fmt::format("'{}': tensor '{}' is missing", file_.path(), name)};
-      return nullptr;
-    }
-    if (tensor->shape[0] != inputs || tensor->shape[1] != outputs ||
-        tensor->elements() != inputs * outputs) {
-      problem_ = Error{
-          ErrorCode::kInvalidFile,
-          fmt::format("'{}': tensor '{}' has shape [{}, {}, {}, {}]; the metadata says [{}, {}]",
-                      file_.path(), name, tensor->shape[0], tensor->shape[1], tensor->shape[2],
-                      tensor->shape[3], inputs, outputs)};
-      return nullptr;
-    }
-    taken_.insert(name);
-    return tensor;
+  void matrix(Part part, std::int64_t inputs, std::int64_t outputs, ops::Matrix& out) {
+    loader_.matrix(loader_.name(part, layer_), inputs, outputs, out);
+  }
+  void vector(Part part, std::int64_t size, std::vector<float>& out) {
+    loader_.vector(loader_.name(part, layer_), size, out);
   }
 
-  Result<ops::Matrix> dequantised(const core::TensorView& tensor) {
-    ops::WeightMemory quantised_memory;
-    const Result<ops::Matrix> quantised =
-        ops::Matrix::prepare(tensor, options_.isa, quantised_memory, pool_);
-    if (!quantised.ok()) return quantised;
-    std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
-    for (std::int64_t row = 0; row < quantised->outputs(); ++row) {
-      quantised->dequantize_row(row, values.data() + row * quantised->inputs());
+  void attention() {
+    const std::int64_t hidden = config_.hidden;
+    const std::int64_t q_size = std::int64_t{config_.q_heads} * kind_.head_dim;
+    const std::int64_t kv_size = std::int64_t{kind_.kv_heads} * kind_.head_dim;
+    vector(Part::kAttentionNorm, hidden, out_.attention_norm);
+    matrix(Part::kQ, hidden, q_size, out_.q);
+    matrix(Part::kO, q_size, hidden, out_.o);
+    if (facts_.owns_kv) {
+      matrix(Part::kK, hidden, kv_size, out_.k);
+      if (!kind_.v_from_k) matrix(Part::kV, hidden, kv_size, out_.v);
+    } else {  // some checkpoints still have them
+      for (Part part : {Part::kK, Part::kV, Part::kKNorm})
+        loader_.ignore(loader_.name(part, layer_));
     }
-    core::TensorView view = tensor;
-    view.dtype = core::DType::kF32;
-    view.data = reinterpret_cast<const std::byte*>(values.data());
-    view.bytes = static_cast<std::int64_t>(values.size() * sizeof(float));
-    return ops::Matrix::prepare(view, options_.isa, memory_, pool_);
+    if (config_.qk_norm) {
+      vector(Part::kQNorm, kind_.head_dim, out_.q_norm);
+      if (facts_.owns_kv) vector(Part::kKNorm, kind_.head_dim, out_.k_norm);
+    }
+    if (config_.post_norms) vector(Part::kPostAttentionNorm, hidden, out_.post_attention_norm);
   }
 
-  void finish(const core::TensorView& tensor) {
-    file_.release(tensor);
-    done_bytes_ += tensor.bytes;
-    if (progress_)
-      progress_(static_cast<double>(done_bytes_) /
-                static_cast<double>(std::max<std::int64_t>(1, total_bytes_)));
+  void mlp() {
+    const std::int64_t hidden = config_.hidden;
+    vector(Part::kFfnNorm, hidden, out_.ffn_norm);
+    matrix(Part::kGate, hidden, facts_.intermediate, out_.gate);
+    matrix(Part::kUp, hidden, facts_.intermediate, out_.up);
+    matrix(Part::kDown, facts_.intermediate, hidden, out_.down);
+    if (config_.post_norms) vector(Part::kPostFfnNorm, hidden, out_.post_ffn_norm);
   }
 
-  const gguf::File& file_;
-  WeightOptions options_;
-  core::ThreadPool& pool_;
-  ops::WeightMemory& memory_;
-  const std::function<void(double)>& progress_;
-  std::unordered_set<std::string> taken_;
-  std::optional<Error> problem_;
-  std::int64_t total_bytes_ = 0;
-  std::int64_t done_bytes_ = 0;
+  void per_layer() {
+    matrix(Part::kPerLayerGate, config_.hidden, config_.per_layer_input, out_.per_layer.gate);
+    matrix(Part::kPerLayerProjection, config_.per_layer_input, config_.hidden,
+           out_.per_layer.projection);
+    vector(Part::kPerLayerPostNorm, config_.hidden, out_.per_layer.post_norm);
+  }
+
+  void experts() {
+    const Experts& facts = config_.experts;
+    const std::int64_t hidden = config_.hidden;
+    ExpertWeights& experts = out_.experts;
+    matrix(Part::kRouter, hidden, facts.count, experts.router);
+    vector(Part::kRouterScale, hidden, experts.router_scale);
+    vector(Part::kExpertScale, facts.count, experts.expert_scale);
+    const std::string both = loader_.name(Part::kExpertsGateUp, layer_);
+    if (loader_.has(both)) {
+      expert_matrices(both, {hidden, facts.intermediate, 0, 2 * facts.intermediate}, experts.gate);
+      expert_matrices(both,
+                      {hidden, facts.intermediate, facts.intermediate, 2 * facts.intermediate},
+                      experts.up);
+    } else {
+      const Loader::Slices whole{hidden, facts.intermediate, 0, facts.intermediate};
+      expert_matrices(loader_.name(Part::kExpertsGate, layer_), whole, experts.gate);
+      expert_matrices(loader_.name(Part::kExpertsUp, layer_), whole, experts.up);
+    }
+    expert_matrices(loader_.name(Part::kExpertsDown, layer_),
+                    {facts.intermediate, hidden, 0, hidden}, experts.down);
+    vector(Part::kExpertsNorm, hidden, experts.norm);
+    vector(Part::kExpertsPostNorm, hidden, experts.post_norm);
+    vector(Part::kDensePostNorm, hidden, experts.dense_post_norm);
+  }
+
+  void expert_matrices(const std::string& name, const Loader::Slices& slices,
+                       std::vector<ops::Matrix>& out) {
+    out.resize(static_cast<std::size_t>(config_.experts.count));
+    std::vector<ops::Matrix*> places;
+    for (ops::Matrix& matrix : out) places.push_back(&matrix);
+    loader_.matrices(name, slices, places);
+  }
+
+  Loader& loader_;
+  const Config& config_;
+  const Layer& facts_;
+  const LayerKind& kind_;
+  int layer_;
+  LayerWeights& out_;
 };
 
-void load_layer(Loader& loader, const Config& config, int layer, LayerWeights& out) {
-  const LayerKind& kind =
-      config.kinds[static_cast<std::size_t>(config.layer_kind[static_cast<std::size_t>(layer)])];
-  const std::int64_t q_size = std::int64_t{config.q_heads} * kind.head_dim;
-  const std::int64_t kv_size = std::int64_t{kind.kv_heads} * kind.head_dim;
-  const auto name = [layer](std::string_view part) {
-    return fmt::format("blk.{}.{}.weight", layer, part);
-  };
-  loader.vector(name("attn_norm"), config.hidden, out.attention_norm);
-  loader.matrix(name("attn_q"), config.hidden, q_size, out.q);
-  loader.matrix(name("attn_k"), config.hidden, kv_size, out.k);
-  loader.matrix(name("attn_v"), config.hidden, kv_size, out.v);
-  loader.matrix(name("attn_output"), q_size, config.hidden, out.o);
-  loader.vector(name("ffn_norm"), config.hidden, out.ffn_norm);
-  loader.matrix(name("ffn_gate"), config.hidden, config.intermediate, out.gate);
-  loader.matrix(name("ffn_up"), config.hidden, config.intermediate, out.up);
-  loader.matrix(name("ffn_down"), config.intermediate, config.hidden, out.down);
-  if (config.qk_norm) {
-    loader.vector(name("attn_q_norm"), kind.head_dim, out.q_norm);
-    loader.vector(name("attn_k_norm"), kind.head_dim, out.k_norm);
-  }
-  if (config.post_norms) {
-    loader.vector(name("post_attention_norm"), config.hidden, out.post_attention_norm);
-    loader.vector(name("post_ffw_norm"), config.hidden, out.post_ffn_norm);
-  }
+/// Divisors of the angles: one per pair of a whole head; the pairs that rotate come first.
+void load_rope_factors(Loader& loader, const Config& config, std::vector<float>& out) {
+  const std::string name = loader.name(Part::kRopeFactors);
+  if (name.empty() || !loader.has(name)) return;
+  const auto kind = std::ranges::find(config.kinds, true, &LayerKind::rope_freqs);
+  if (kind == config.kinds.end()) return;  // close() refuses the tensor
+  loader.vector(name, kind->rotary_span / 2, out);
 }
 
 }  // namespace
 
-Result<Weights> load_weights(const gguf::File& file, const Config& config,
+Result<Weights> load_weights(TensorSource& source, const Config& config,
                              const WeightOptions& options, core::ThreadPool& pool,
                              const std::function<void(double fraction)>& progress) {
   Weights weights;
-  Loader loader(file, options, pool, weights.memory, progress);
-  loader.matrix("token_embd.weight", config.hidden, config.vocab, weights.embedding);
-  if (loader.has("output.weight"))
-    loader.matrix("output.weight", config.hidden, config.vocab, weights.output);
-  loader.vector("output_norm.weight", config.hidden, weights.output_norm);
-  if (loader.has("rope_freqs.weight")) {
-    loader.vector("rope_freqs.weight", config.rope_dims / 2, weights.rope_factors);
+  Loader loader(source, options, pool, weights.memory, progress);
+  loader.matrix(loader.name(Part::kEmbedding), config.hidden, config.vocab, weights.embedding);
+  const std::string head = loader.name(Part::kHead);
+  if (config.tied) {
+    loader.ignore(head);  // a second copy of the embedding
+  } else {
+    loader.matrix(head, config.hidden, config.vocab, weights.output);
   }
-  weights.layers.resize(static_cast<std::size_t>(config.layers));
-  for (int layer = 0; layer < config.layers; ++layer) {
-    load_layer(loader, config, layer, weights.layers[static_cast<std::size_t>(layer)]);
+  loader.vector(loader.name(Part::kOutputNorm), config.hidden, weights.output_norm);
+  load_rope_factors(loader, config, weights.rope_factors);
+  if (config.per_layer_input > 0) {
+    const std::int64_t width = std::int64_t{config.layer_count()} * config.per_layer_input;
+    loader.matrix(loader.name(Part::kPerLayerEmbedding), width, config.per_layer_vocab,
+                  weights.per_layer_embedding);
+    loader.matrix(loader.name(Part::kPerLayerModelProjection), config.hidden, width,
+                  weights.per_layer_projection);
+    loader.vector(loader.name(Part::kPerLayerProjectionNorm), config.per_layer_input,
+                  weights.per_layer_norm);
+  }
+  weights.layers.resize(config.layers.size());
+  for (int layer = 0; layer < config.layer_count(); ++layer) {
+    LayerLoader(loader, config, layer, weights.layers[static_cast<std::size_t>(layer)]).load();
   }
   if (Status status = loader.close(); !status.ok()) return status.error();
   return weights;

@@ -12,8 +12,17 @@
 namespace segue::ops {
 
 enum class RopePairs : std::uint8_t {
-  kSplitHalf,  // (i, i + rotary / 2): Gemma, most HF models
+  kSplitHalf,  // (i, i + distance): Gemma, most HF models
   kAdjacent,   // (2i, 2i + 1): llama files in GGUF
+};
+
+/// Which dimensions of a head rotate: pairs i in [0, rotary / 2).
+struct RopeShape {
+  int heads = 0;
+  int head_dim = 0;
+  int rotary = 0;
+  int distance = 0;  // rotary / 2: the leading dims; head_dim / 2: "proportional" (Gemma 4)
+  RopePairs pairs = RopePairs::kSplitHalf;
 };
 
 struct Elementwise {
@@ -22,10 +31,10 @@ struct Elementwise {
   void (*rms_norm)(const float* x /*[rows, x_stride]*/, std::int64_t x_stride,
                    const float* weight /*[n] or null*/, float eps, std::int64_t rows,
                    std::int64_t n, float* out /*[rows, out_stride]*/, std::int64_t out_stride);
-  /// Rotates the first `rotary` dims of every head in place; the rest is left alone.
+  /// Rotates the pairs of every head in place; the other dims are left alone.
   void (*rope)(float* x /*[rows, x_stride], heads of head_dim side by side*/, std::int64_t x_stride,
                const float* cos_sin /*[rows, 2, rotary / 2], see rope_table*/, std::int64_t rows,
-               int heads, int head_dim, int rotary, RopePairs pairs);
+               const RopeShape& shape);
   /// out = gelu(gate) * up with the tanh form of gelu.
   void (*gelu_tanh_mul)(const float* gate, const float* up, std::int64_t n, float* out);
   /// out = gate / (1 + exp(-gate)) * up.

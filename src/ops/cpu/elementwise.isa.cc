@@ -133,19 +133,20 @@ void rms_norm(const float* x, std::int64_t x_stride, const float* weight, float 
   }
 }
 
-/// Pairs at (i, i + half). Products and sums are rounded one by one, the last pairs like the first.
-inline void rotate_split(float* x, const float* cosine, const float* sine, int half) {
+/// Pairs at (i, i + distance). Products and sums are rounded one by one, the last pairs like the
+/// first.
+inline void rotate_split(float* x, const float* cosine, const float* sine, int half, int distance) {
   int i = 0;
   for (; i + kLanes <= half; i += kLanes) {
-    const F a = f_load(x + i), b = f_load(x + half + i), c = f_load(cosine + i),
+    const F a = f_load(x + i), b = f_load(x + distance + i), c = f_load(cosine + i),
             s = f_load(sine + i);
     f_store(x + i, f_sub(f_mul(a, c), f_mul(b, s)));
-    f_store(x + half + i, f_add(f_mul(b, c), f_mul(a, s)));
+    f_store(x + distance + i, f_add(f_mul(b, c), f_mul(a, s)));
   }
   for (; i < half; ++i) {
-    const float a = x[i], b = x[half + i];
+    const float a = x[i], b = x[distance + i];
     x[i] = a * cosine[i] - b * sine[i];
-    x[half + i] = b * cosine[i] + a * sine[i];
+    x[distance + i] = b * cosine[i] + a * sine[i];
   }
 }
 
@@ -157,15 +158,15 @@ inline void rotate_adjacent(float* x, const float* cosine, const float* sine, in
   }
 }
 
-void rope(float* x, std::int64_t x_stride, const float* cos_sin, std::int64_t rows, int heads,
-          int head_dim, int rotary, RopePairs pairs) {
-  const int half = rotary / 2;
+void rope(float* x, std::int64_t x_stride, const float* cos_sin, std::int64_t rows,
+          const RopeShape& shape) {
+  const int half = shape.rotary / 2;
   for (std::int64_t row = 0; row < rows; ++row) {
-    const float* cosine = cos_sin + row * rotary;
-    for (int head = 0; head < heads; ++head) {
-      float* at = x + row * x_stride + static_cast<std::int64_t>(head) * head_dim;
-      if (pairs == RopePairs::kSplitHalf) {
-        rotate_split(at, cosine, cosine + half, half);
+    const float* cosine = cos_sin + row * shape.rotary;
+    for (int head = 0; head < shape.heads; ++head) {
+      float* at = x + row * x_stride + static_cast<std::int64_t>(head) * shape.head_dim;
+      if (shape.pairs == RopePairs::kSplitHalf) {
+        rotate_split(at, cosine, cosine + half, half, shape.distance);
       } else {
         rotate_adjacent(at, cosine, cosine + half, half);
       }

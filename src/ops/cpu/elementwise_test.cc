@@ -138,27 +138,31 @@ TEST_P(ElementwiseTest, RopeRotatesBothPairingsAndLeavesTheRestAlone) {
   }
   std::vector<float> table(kRows * kRotary, kPoison);
   rope_table(positions, kRows, inv_freq.data(), kRotary / 2, 1.0f, table.data());
-  for (const RopePairs pairs : {RopePairs::kSplitHalf, RopePairs::kAdjacent}) {
+  const RopeShape shapes[] = {
+      {kHeads, kHeadDim, kRotary, kRotary / 2, RopePairs::kSplitHalf},
+      {kHeads, kHeadDim, kRotary, kHeadDim / 2, RopePairs::kSplitHalf},  // proportional
+      {kHeads, kHeadDim, kRotary, 0, RopePairs::kAdjacent}};
+  for (const RopeShape& shape : shapes) {
     const std::vector<float> x = normals(kRows * kHeads * kHeadDim, 3);
     std::vector<float> y = x;
-    ops_->rope(y.data(), kHeads * kHeadDim, table.data(), kRows, kHeads, kHeadDim, kRotary, pairs);
+    ops_->rope(y.data(), kHeads * kHeadDim, table.data(), kRows, shape);
     std::vector<double> expected, bounds;
     for (std::int64_t row = 0; row < kRows; ++row) {
       for (int head = 0; head < kHeads; ++head) {
         const float* in = x.data() + (row * kHeads + head) * kHeadDim;
         for (int d = 0; d < kHeadDim; ++d) {
-          if (d >= kRotary) {
+          const bool split = shape.pairs == RopePairs::kSplitHalf;
+          const int i = !split ? d / 2 : d < shape.distance ? d : d - shape.distance;
+          const bool first = split ? d < shape.distance : d % 2 == 0;
+          if (i >= kRotary / 2) {
             expected.push_back(static_cast<double>(in[d]));
             bounds.push_back(0);
             continue;
           }
-          const bool split = pairs == RopePairs::kSplitHalf;
-          const int i = split ? d % (kRotary / 2) : d / 2;
-          const bool first = split ? d < kRotary / 2 : d % 2 == 0;
           const double angle = static_cast<double>(positions[row]) *
                                static_cast<double>(inv_freq[static_cast<std::size_t>(i)]);
           const auto a = static_cast<double>(in[split ? i : 2 * i]);
-          const auto b = static_cast<double>(in[split ? i + kRotary / 2 : 2 * i + 1]);
+          const auto b = static_cast<double>(in[split ? i + shape.distance : 2 * i + 1]);
           const double c = std::cos(angle), s = std::sin(angle);
           expected.push_back(first ? a * c - b * s : b * c + a * s);
           bounds.push_back(core::summation_bound(0, std::fabs(a) + std::fabs(b)));
