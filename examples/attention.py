@@ -53,6 +53,14 @@ class Call(C.Structure):
         ("workspace", C.c_void_p), ("workspace_bytes", C.c_uint64), ("stream", C.c_void_p)]
 
 
+class Append(C.Structure):
+    _fields_ = [("size", C.c_uint64), ("k_rows", C.c_void_p), ("v_rows", C.c_void_p),
+                ("k_row_stride", C.c_int64), ("v_row_stride", C.c_int64), ("k", C.c_void_p),
+                ("v", C.c_void_p), ("page_stride", C.c_int64), ("head_stride", C.c_int64),
+                ("token_stride", C.c_int64), ("pages", C.c_int32), ("reserved", C.c_int32),
+                ("page_tables", C.c_void_p), ("stream", C.c_void_p)]
+
+
 class DLTensor(C.Structure):  # dlpack.h, version 0
     _fields_ = [("data", C.c_void_p), ("device_type", C.c_int32), ("device_id", C.c_int32),
                 ("ndim", C.c_int32), ("code", C.c_uint8), ("bits", C.c_uint8), ("lanes", C.c_uint16),
@@ -81,7 +89,8 @@ def address(array):
 class Library:
     def __init__(self, path):
         self.c = C.CDLL(path)
-        for name, result in (("segue_build", C.c_char_p), ("segue_plan_workspace_bytes", C.c_uint64),
+        for name, result in (("segue_build", C.c_char_p), ("segue_abi_version", C.c_uint32),
+                             ("segue_plan_workspace_bytes", C.c_uint64),
                              ("segue_plan_explain", C.c_uint64), ("segue_attention_page_bytes", C.c_int64),
                              ("segue_attention_k_offset", C.c_int64),
                              ("segue_attention_v_offset", C.c_int64)):
@@ -140,12 +149,20 @@ class Plan:
     def run(self, stream=None, **tensors):
         call = Call()
         self.library.c.segue_call_init(C.byref(call))
-        call.pages = tensors.pop("pages")
         call.workspace_bytes = self.workspace_bytes
-        for name, tensor in tensors.items():
-            setattr(call, name, address(tensor))
-        call.stream = stream
-        self.library.call("segue_plan_run", self.handle, C.byref(call))
+        self._send("segue_plan_run", call, stream, **tensors)
+
+    def append(self, stream=None, **tensors):
+        """k_rows and v_rows [rows, kv_heads, head_dim] go to the pages of k and v."""
+        append = Append()
+        self.library.c.segue_append_init(C.byref(append))
+        self._send("segue_plan_append", append, stream, **tensors)
+
+    def _send(self, name, what, stream, pages, **tensors):
+        for field, tensor in tensors.items():
+            setattr(what, field, address(tensor))
+        what.pages, what.stream = pages, stream
+        self.library.call(name, self.handle, C.byref(what))
 
     def explain(self):
         text = C.create_string_buffer(self.library.c.segue_plan_explain(self.handle, None, C.c_uint64(0)))
@@ -181,8 +198,9 @@ def check_cpu(library):
                 at = tables[entry] * page_floats + attention.offset(which, h, t % page, d) // 4
                 pool[which][at] = value
     rows = [(s, depth + i) for s, (depth, count, _) in enumerate(step) for i in range(count)]
-    q = (C.c_float * (len(rows) * q_heads * dim))(*[numbers.gauss(0, 1) for _ in range(len(rows) * q_heads * dim)])
-    out = (C.c_float * len(q))(*[math.nan] * len(q))
+    elements = len(rows) * q_heads * dim
+    q = (C.c_float * elements)(*[numbers.gauss(0, 1) for _ in range(elements)])
+    out = (C.c_float * elements)(*[math.nan] * elements)
     workspace = (C.c_char * (plan.workspace_bytes + 1))()
     plan.update(step)
     plan.run(q=q, out=out, k=pool["k"], v=pool["v"], page_tables=tables, workspace=workspace, pages=pages)
@@ -310,9 +328,25 @@ def check_cuda(library, layouts):
                 same = torch.equal(case.run([(4991 + row, 1, 0)])[0], block[row])
                 report(same, f"{name} {layout}: row {row} of 9 {'equals' if same else 'DIFFERS FROM'} the row alone")
             case.q.copy_(q)
+            check_append(torch, case, f"{name} {layout}", report)
             check_graph(torch, case, steps["verify"], steps["decode"], f"{name} {layout}", report)
     torch.cuda.synchronize()
     return good
+
+
+def check_append(torch, case, name, report):
+    """Rows that the library writes lie where the offsets say, and nothing else is touched."""
+    step = [(4936, 64, 0), (0, 0, 0), (0, 40, 0)]
+    rows = [torch.cat((x[0][4936:5000], x[2][:40])).contiguous() for x in (case.k, case.v)]
+    fresh = [torch.full_like(pool, math.nan) for pool in case.pool]
+    case.update(step)
+    case.plan.append(k_rows=rows[0], v_rows=rows[1], k=fresh[0], v=fresh[1], pages=case.pages,
+                     page_tables=case.tables, stream=torch.cuda.current_stream().cuda_stream)
+    good = True
+    for pool, written in zip(case.pool, fresh):
+        there = ~written.isnan()
+        good = good and int(there.sum()) == rows[0].numel() and torch.equal(written[there], pool[there])
+    report(good, f"{name}: appended rows are {'where they belong' if good else 'IN THE WRONG PLACE'}")
 
 
 def check_graph(torch, case, first, second, name, report):

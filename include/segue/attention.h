@@ -70,8 +70,8 @@ struct AttentionSequence {
 
 /// One layer of a page pool. Strides in bytes; 0 stands for the dense ones of the layout.
 struct KvPages {
-  const void* k = nullptr;
-  const void* v = nullptr;
+  void* k = nullptr;  // only append() writes
+  void* v = nullptr;
   std::int32_t pages = 0;  // in the pool; no other page is ever read
   std::int64_t page_stride = 0;
   std::int64_t head_stride = 0;
@@ -97,6 +97,18 @@ struct AttentionCall {
   /// GPU: the kernel before this one in the stream writes no K or V of this step, so reading may
   /// start before it ends.
   bool early_reads = false;
+};
+
+/// K and V of a step's rows on their way into the pages.
+struct AttentionAppend {
+  const void* k =
+      nullptr;  // [rows, kv_heads, head_dim] of the io type, rows of all sequences in order
+  const void* v = nullptr;
+  std::int64_t k_stride = 0;  // bytes from a row to the next; 0: rows lie densely
+  std::int64_t v_stride = 0;
+  KvPages kv;
+  const std::int32_t* page_tables = nullptr;  // [sequences, table_stride]
+  void* stream = nullptr;
 };
 
 class AttentionPlan;
@@ -146,6 +158,11 @@ class [[gnu::visibility("default")]] AttentionPlan {
 
   /// What run() needs, for any step within the limits.
   std::size_t workspace_bytes() const noexcept;
+
+  /// Writes K and V rows to positions depth, depth + 1, ... of their sequences; values are rounded
+  /// to the KV type. For callers whose own kernels do not know the layout; may be captured as run()
+  /// may. A position without a page in the pool is not written.
+  Status append(const AttentionAppend& rows) noexcept;
 
   /// One layer of the current step. kUsage for pointers that cannot work, kDevice when the GPU
   /// refuses the launch.

@@ -96,8 +96,8 @@ typedef struct segue_call {
   void* out;
   float* lse;
   const float* sinks;
-  const void* k;
-  const void* v;
+  void* k;
+  void* v;
   int64_t page_stride;
   int64_t head_stride;
   int64_t token_stride;
@@ -109,6 +109,23 @@ typedef struct segue_call {
   void* stream;
 } segue_call;
 
+typedef struct segue_append {
+  uint64_t size;
+  const void* k_rows;
+  const void* v_rows;
+  int64_t k_row_stride;
+  int64_t v_row_stride;
+  void* k;
+  void* v;
+  int64_t page_stride;
+  int64_t head_stride;
+  int64_t token_stride;
+  int32_t pages;
+  int32_t reserved;
+  const int32_t* page_tables;
+  void* stream;
+} segue_append;
+
 /* SEGUE_ABI_VERSION of the library; a program refuses one that is smaller than its own. */
 SEGUE_API uint32_t segue_abi_version(void);
 /* Version, commit and compiler; static. */
@@ -117,6 +134,7 @@ SEGUE_API const char* segue_build(void);
 SEGUE_API void segue_attention_config_init(segue_attention_config* config);
 SEGUE_API void segue_limits_init(segue_limits* limits);
 SEGUE_API void segue_call_init(segue_call* call);
+SEGUE_API void segue_append_init(segue_append* append);
 
 SEGUE_API segue_code segue_attention_create(const segue_attention_config* config,
                                             segue_attention** attention, segue_error* error);
@@ -135,6 +153,7 @@ SEGUE_API void segue_plan_destroy(segue_plan* plan);
 SEGUE_API segue_code segue_plan_update(segue_plan* plan, const segue_sequence* sequences, int32_t count,
                                        void* stream, segue_error* error);
 SEGUE_API uint64_t segue_plan_workspace_bytes(const segue_plan* plan);
+SEGUE_API segue_code segue_plan_append(segue_plan* plan, const segue_append* append, segue_error* error);
 SEGUE_API segue_code segue_plan_run(segue_plan* plan, const segue_call* call, segue_error* error);
 /* JSON, ended by a zero byte, cut to `capacity`; returns the bytes that all of it needs. */
 SEGUE_API uint64_t segue_plan_explain(const segue_plan* plan, char* json, uint64_t capacity);

@@ -52,7 +52,8 @@ void add_tiles(const Shape& shape, const UnitRule& rule, int max_rows, int seque
                const SequenceRows& rows, std::int64_t token, std::vector<RowTile>& tiles) {
   for (int first = 0; first < rows.rows;) {
     const std::int64_t keys = shape.visible_keys(rows.depth + first);
-    const std::int64_t limit = class_limit(rule, keys);
+    const int unit = unit_size(rule, keys);
+    const std::int64_t limit = unit_limit(rule, unit);
     int end = rows.rows;
     if (shape.window == 0 ||
         shape.window > limit) {  // else all later rows see at most the window: the same class
@@ -65,7 +66,7 @@ void add_tiles(const Shape& shape, const UnitRule& rule, int max_rows, int seque
       tile.row_first = first + static_cast<int>(std::int64_t{end - first} * i / count);
       tile.rows =
           first + static_cast<int>(std::int64_t{end - first} * (i + 1) / count) - tile.row_first;
-      tile.unit = unit_size(rule, keys);
+      tile.unit = unit;
       tile.position = rows.depth + tile.row_first;
       tile.token = token + tile.row_first;
       tile.unit_first = static_cast<std::int32_t>(shape.first_key(tile.position) / tile.unit);
@@ -144,24 +145,33 @@ int add_items(const RowTile& tile, int tile_index, const Cut& segments, Plan& ou
   return static_cast<int>(count);
 }
 
-/// Longest items first, so that the last to be handed out are short ones.
+/// Longest items first, so that the last to be handed out are short ones; ties in order. Sorts
+/// numbers that hold the length above and the index below.
 void order_tiles(Plan& out) {
-  const auto keys = [&](std::int32_t index) {
-    const RowTile& tile = out.tiles[static_cast<std::size_t>(index)];
-    return std::int64_t{tile.unit_last - tile.unit_first} * tile.unit;
-  };
+  constexpr int kIndexBits = 24;
+  constexpr std::uint64_t kIndex = (std::uint64_t{1} << kIndexBits) - 1;
+  constexpr std::uint64_t kMostKeys = (std::uint64_t{1} << (64 - kIndexBits)) - 1;
+  CHECK(out.tiles.size() <= kIndex);
   out.tile_order.resize(out.tiles.size());
-  bool sorted = true;
+  out.sort_keys.resize(out.tiles.size());
   for (std::size_t i = 0; i < out.tiles.size(); ++i) {
-    out.tile_order[i] = static_cast<std::int32_t>(i);
-    sorted = sorted && (i == 0 || keys(out.tile_order[i]) <= keys(out.tile_order[i - 1]));
+    const RowTile& tile = out.tiles[i];
+    const auto keys = static_cast<std::uint64_t>(tile.unit_last - tile.unit_first) *
+                      static_cast<std::uint64_t>(tile.unit);
+    out.sort_keys[i] = (kMostKeys - keys) << kIndexBits | i;
   }
-  if (sorted) return;
-  std::sort(out.tile_order.begin(), out.tile_order.end(), [&](std::int32_t a, std::int32_t b) {
-    const std::int64_t keys_a = keys(a);
-    const std::int64_t keys_b = keys(b);
-    return keys_a != keys_b ? keys_a > keys_b : a < b;
-  });
+  std::sort(out.sort_keys.begin(), out.sort_keys.end());
+  for (std::size_t i = 0; i < out.tiles.size(); ++i) {
+    out.tile_order[i] = static_cast<std::int32_t>(out.sort_keys[i] & kIndex);
+  }
+}
+
+/// Of all rows of a tile: each sees one key more than the row before it, up to the window.
+std::int64_t visible_keys(const Shape& shape, const RowTile& tile) {
+  const std::int64_t first = shape.visible_keys(tile.position);
+  const std::int64_t growing =
+      shape.window > 0 ? std::min<std::int64_t>(tile.rows, shape.window - first + 1) : tile.rows;
+  return growing * first + growing * (growing - 1) / 2 + (tile.rows - growing) * shape.window;
 }
 
 void count_work(const RowTile& tile, Plan& out) {
@@ -170,10 +180,8 @@ void count_work(const RowTile& tile, Plan& out) {
   const std::int64_t keys = last + 1 - shape.first_key(tile.position);
   out.kv_bytes += keys * shape.key_bytes();
   out.sequences[static_cast<std::size_t>(tile.sequence)].keys += keys;
-  std::int64_t visible = 0;
-  for (int row = 0; row < tile.rows; ++row) visible += shape.visible_keys(tile.position + row);
-  out.operations +=
-      visible * shape.q_heads * shape.head_dim * 4;  // q.k and p.v, two operations each
+  out.operations += visible_keys(shape, tile) * shape.q_heads * shape.head_dim *
+                    4;  // q.k and p.v, two operations each
 }
 
 void choose_path(const PlanInput& input, const DeviceFacts& device, const StepFacts& step,

@@ -81,6 +81,7 @@ struct Plan {
 
   std::vector<std::int32_t> tile_segments;  // [tiles] segments per kv head
   std::vector<std::int32_t> tile_order;     // [tiles] the order in which their items are issued
+  std::vector<std::uint64_t> sort_keys;     // [tiles] scratch of planning
 
   int workgroups() const { return static_cast<int>(items.size()); }
   std::int64_t workspace_bytes() const {

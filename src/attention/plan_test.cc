@@ -219,5 +219,17 @@ TEST(Plan, OfAnEmptyStepIsEmpty) {
   EXPECT_EQ(plan_of(shape_of(4, 1, 64), {{.depth = 100, .rows = 0}}, device_of(2)).workgroups(), 0);
 }
 
+TEST(Plan, CountsTheOperationsOfEveryVisibleKeyOfEveryRow) {
+  for (const int window : {0, 1, 7, 100}) {
+    for (const std::int64_t depth : {0, 3, 99, 100, 5000}) {
+      const Shape shape = shape_of(8, 2, 64, window);
+      const Plan plan = plan_of(shape, {{depth, 50}, {0, 0}, {depth, 1}}, device_of(4));
+      std::int64_t visible = shape.visible_keys(depth);
+      for (int row = 0; row < 50; ++row) visible += shape.visible_keys(depth + row);
+      EXPECT_EQ(plan.operations, visible * 8 * 64 * 4) << window << " " << depth;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace segue::attention

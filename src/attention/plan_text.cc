@@ -12,87 +12,82 @@ namespace {
 
 constexpr std::size_t kLines = 32;  // sequences and tiles listed for people before "... and n more"
 
-core::Json shape_json(const Shape& shape) {
+/// A member of a struct under its name in JSON.
+template <class Row, class Value>
+struct Field {
+  std::string_view name;
+  Value Row::*member;
+};
+template <class Row, class Value>
+Field(const char*, Value Row::*) -> Field<Row, Value>;
+
+core::Json value_json(Path path) { return path_name(path); }
+core::Json value_json(KvType type) { return kv_type_name(type); }
+core::Json value_json(kv::Layout layout) { return kv::layout_name(layout); }
+template <class Value>
+core::Json value_json(const Value& value) {
+  return value;
+}
+
+template <class Row, class... Values>
+core::Json object_of(const Row& row, const Field<Row, Values>&... fields) {
   core::Json json = core::Json::object();
-  json.set("q_heads", shape.q_heads);
-  json.set("kv_heads", shape.kv_heads);
-  json.set("head_dim", shape.head_dim);
-  json.set("window", shape.window);
-  json.set("kv", kv_type_name(shape.kv));
-  json.set("layout", kv::layout_name(shape.layout));
-  json.set("page_size", shape.page_size);
+  (json.set(fields.name, value_json(row.*fields.member)), ...);
   return json;
 }
 
+/// One object per row.
+template <class Row, class... Values>
+core::Json array_of(const std::vector<Row>& rows, const Field<Row, Values>&... fields) {
+  core::Json json = core::Json::array();
+  for (const Row& row : rows) json.push(object_of(row, fields...));
+  return json;
+}
+
+core::Json shape_json(const Shape& shape) {
+  return object_of(shape, Field{"q_heads", &Shape::q_heads}, Field{"kv_heads", &Shape::kv_heads},
+                   Field{"head_dim", &Shape::head_dim}, Field{"window", &Shape::window},
+                   Field{"kv", &Shape::kv}, Field{"layout", &Shape::layout},
+                   Field{"page_size", &Shape::page_size});
+}
+
 core::Json clauses_json(const Verdict& verdict) {
-  core::Json clauses = core::Json::array();
-  for (const Clause& clause : verdict.clauses) {
-    core::Json json = core::Json::object();
-    json.set("name", clause.name);
-    json.set("values", clause.values);
-    json.set("fired", clause.fired);
-    clauses.push(std::move(json));
-  }
-  return clauses;
+  return array_of(verdict.clauses, Field{"name", &Clause::name}, Field{"values", &Clause::values},
+                  Field{"fired", &Clause::fired});
 }
 
 core::Json sequences_json(const Plan& plan) {
-  core::Json sequences = core::Json::array();
-  for (const SequenceChoice& choice : plan.sequences) {
-    core::Json json = core::Json::object();
-    json.set("path", path_name(choice.path));
-    json.set("segments", choice.segments);
-    json.set("workgroups", choice.workgroups);
-    json.set("keys", choice.keys);
-    sequences.push(std::move(json));
-  }
-  return sequences;
+  using Choice = SequenceChoice;
+  return array_of(plan.sequences, Field{"path", &Choice::path},
+                  Field{"segments", &Choice::segments}, Field{"workgroups", &Choice::workgroups},
+                  Field{"keys", &Choice::keys});
 }
 
 core::Json tiles_json(const Plan& plan) {
   core::Json tiles = core::Json::array();
   for (std::size_t i = 0; i < plan.tiles.size(); ++i) {
-    const RowTile& tile = plan.tiles[i];
-    core::Json json = core::Json::object();
-    json.set("sequence", tile.sequence);
-    json.set("row_first", tile.row_first);
-    json.set("rows", tile.rows);
-    json.set("position", tile.position);
-    json.set("token", tile.token);
-    json.set("unit", tile.unit);
-    json.set("unit_first", tile.unit_first);
-    json.set("unit_last", tile.unit_last);
-    json.set("segments", plan.tile_segments[i]);
-    tiles.push(std::move(json));
+    core::Json tile =
+        object_of(plan.tiles[i], Field{"sequence", &RowTile::sequence},
+                  Field{"row_first", &RowTile::row_first}, Field{"rows", &RowTile::rows},
+                  Field{"position", &RowTile::position}, Field{"token", &RowTile::token},
+                  Field{"unit", &RowTile::unit}, Field{"unit_first", &RowTile::unit_first},
+                  Field{"unit_last", &RowTile::unit_last});
+    tile.set("segments", plan.tile_segments[i]);
+    tiles.push(std::move(tile));
   }
   return tiles;
 }
 
 core::Json items_json(const Plan& plan) {
-  core::Json items = core::Json::array();
-  for (const WorkItem& item : plan.items) {
-    core::Json json = core::Json::object();
-    json.set("tile", item.tile);
-    json.set("kv_head", item.kv_head);
-    json.set("unit_first", item.unit_first);
-    json.set("unit_last", item.unit_last);
-    json.set("partial", item.partial);
-    items.push(std::move(json));
-  }
-  return items;
+  return array_of(plan.items, Field{"tile", &WorkItem::tile}, Field{"kv_head", &WorkItem::kv_head},
+                  Field{"unit_first", &WorkItem::unit_first},
+                  Field{"unit_last", &WorkItem::unit_last}, Field{"partial", &WorkItem::partial});
 }
 
 core::Json reductions_json(const Plan& plan) {
-  core::Json reductions = core::Json::array();
-  for (const Reduction& reduction : plan.reductions) {
-    core::Json json = core::Json::object();
-    json.set("tile", reduction.tile);
-    json.set("kv_head", reduction.kv_head);
-    json.set("item_first", reduction.item_first);
-    json.set("item_last", reduction.item_last);
-    reductions.push(std::move(json));
-  }
-  return reductions;
+  return array_of(
+      plan.reductions, Field{"tile", &Reduction::tile}, Field{"kv_head", &Reduction::kv_head},
+      Field{"item_first", &Reduction::item_first}, Field{"item_last", &Reduction::item_last});
 }
 
 }  // namespace

@@ -39,8 +39,8 @@ int unit_size(const UnitRule& rule, std::int64_t keys) {
   return static_cast<int>(2 * base);
 }
 
-std::int64_t class_limit(const UnitRule& rule, std::int64_t keys) {
-  return std::int64_t{unit_size(rule, keys)} * rule.target_units + kSlack;
+std::int64_t unit_limit(const UnitRule& rule, int unit) {
+  return std::int64_t{unit} * rule.target_units + kSlack;
 }
 
 }  // namespace segue::attention

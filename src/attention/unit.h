@@ -29,7 +29,11 @@ UnitRule unit_rule(const Shape& shape, const DeviceFacts& device);
 /// keys.
 int unit_size(const UnitRule& rule, std::int64_t keys);
 
+/// The largest number of keys that has this unit size.
+std::int64_t unit_limit(const UnitRule& rule, int unit);
 /// The largest number of keys that still has the unit size of `keys`.
-std::int64_t class_limit(const UnitRule& rule, std::int64_t keys);
+inline std::int64_t class_limit(const UnitRule& rule, std::int64_t keys) {
+  return unit_limit(rule, unit_size(rule, keys));
+}
 
 }  // namespace segue::attention

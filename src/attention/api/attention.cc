@@ -177,11 +177,11 @@ kv::View dense_view(const Shape& shape) {
   return view;
 }
 
-/// The caller's pages; memory is only read, a view has no constant form.
+/// The caller's pages.
 kv::View view_of(const Shape& shape, const KvPages& pages) {
   kv::View view = dense_view(shape);
-  view.k = static_cast<std::byte*>(const_cast<void*>(pages.k));
-  view.v = static_cast<std::byte*>(const_cast<void*>(pages.v));
+  view.k = static_cast<std::byte*>(pages.k);
+  view.v = static_cast<std::byte*>(pages.v);
   view.pages = pages.pages;
   if (pages.page_stride != 0) view.page_stride = pages.page_stride;
   if (pages.head_stride != 0) view.head_stride = pages.head_stride;
@@ -223,6 +223,7 @@ Result<Room> room_of(const Layer& layer, const AttentionLimits& limits) {
                                  .rows_per_sequence = limits.rows_per_sequence,
                                  .rows = limits.rows,
                                  .kv_len = limits.kv_len});
+  room.sequences = limits.sequences;
   room.rows = limits.rows;
   room.table_stride = limits.table_stride;
   const std::size_t fixed = fixed_bytes(layer, limits.rows);
@@ -271,15 +272,23 @@ Status check_step(const AttentionLimits& limits, std::span<const AttentionSequen
   return usage(fmt::format("{} rows; the plan was made for {}", rows, limits.rows));
 }
 
-Status check_call(const Executor& executor, const AttentionCall& call) {
-  for (const auto& [pointer, name] : {std::pair<const void*, const char*>{call.q, "q"},
-                                      {call.out, "out"},
-                                      {call.kv.k, "kv.k"},
-                                      {call.kv.v, "kv.v"},
-                                      {call.page_tables, "page_tables"}}) {
+using NamedPointer = std::pair<const void*, const char*>;
+
+Status check_pointers(std::initializer_list<NamedPointer> pointers, const KvPages& pages) {
+  for (const auto& [pointer, name] : pointers) {
     if (pointer == nullptr) return usage(fmt::format("{} is null", name));
   }
-  if (call.kv.pages < 1) return usage(fmt::format("a pool of {} pages", call.kv.pages));
+  if (pages.k == nullptr || pages.v == nullptr) return usage("kv.k or kv.v is null");
+  if (pages.pages < 1) return usage(fmt::format("a pool of {} pages", pages.pages));
+  return {};
+}
+
+Status check_call(const Executor& executor, const AttentionCall& call) {
+  if (Status status = check_pointers(
+          {{call.q, "q"}, {call.out, "out"}, {call.page_tables, "page_tables"}}, call.kv);
+      !status.ok()) {
+    return status;
+  }
   const std::size_t needed = executor.workspace_bytes();
   if (call.workspace_bytes < needed || (call.workspace == nullptr && needed > 0)) {
     return Error{ErrorCode::kNoMemory,
@@ -378,7 +387,10 @@ Status AttentionPlan::update(std::span<const AttentionSequence> sequences, void*
     input.fit_partials = true;
     impl_->current = false;
     if (Status status = plan(input, impl_->layer->facts, impl_->plan); !status.ok()) return status;
-    if (Status status = impl_->executor->upload(impl_->plan, stream); !status.ok()) return status;
+    if (Status status = impl_->executor->upload(impl_->plan, impl_->sequences, stream);
+        !status.ok()) {
+      return status;
+    }
     impl_->current = true;
     return {};
   });
@@ -386,6 +398,18 @@ Status AttentionPlan::update(std::span<const AttentionSequence> sequences, void*
 
 std::size_t AttentionPlan::workspace_bytes() const noexcept {
   return impl_->executor->workspace_bytes();
+}
+
+Status AttentionPlan::append(const AttentionAppend& rows) noexcept {
+  return guarded([&]() -> Status {
+    if (!impl_->current) return usage("append() without an update() that went well before it");
+    if (Status status = check_pointers(
+            {{rows.k, "k"}, {rows.v, "v"}, {rows.page_tables, "page_tables"}}, rows.kv);
+        !status.ok()) {
+      return status;
+    }
+    return impl_->executor->append(view_of(impl_->layer->shape, rows.kv), rows);
+  });
 }
 
 Status AttentionPlan::run(const AttentionCall& call) noexcept {

@@ -131,13 +131,27 @@ segue::AttentionCall call_of(const segue_call& c) {
   return call;
 }
 
+segue::AttentionAppend append_of(const segue_append& c) {
+  segue::AttentionAppend rows;
+  rows.k = c.k_rows;
+  rows.v = c.v_rows;
+  rows.k_stride = c.k_row_stride;
+  rows.v_stride = c.v_row_stride;
+  rows.kv = {c.k, c.v, c.pages, c.page_stride, c.head_stride, c.token_stride};
+  rows.page_tables = c.page_tables;
+  rows.stream = c.stream;
+  return rows;
+}
+
 // Sizes of the structs in the first version of the header: never change them.
 constexpr std::size_t kFirstConfig = 80;
 constexpr std::size_t kFirstLimits = 48;
 constexpr std::size_t kFirstCall = 120;
+constexpr std::size_t kFirstAppend = 104;
 static_assert(sizeof(segue_attention_config) >= kFirstConfig);
 static_assert(sizeof(segue_limits) >= kFirstLimits);
 static_assert(sizeof(segue_call) >= kFirstCall);
+static_assert(sizeof(segue_append) >= kFirstAppend);
 static_assert(sizeof(segue_sequence) == 16 && sizeof(segue_error) == 1024);
 
 }  // namespace
@@ -174,6 +188,12 @@ void segue_call_init(segue_call* call) {
   if (call == nullptr) return;
   *call = {};
   call->size = sizeof(*call);
+}
+
+void segue_append_init(segue_append* append) {
+  if (append == nullptr) return;
+  *append = {};
+  append->size = sizeof(*append);
 }
 
 segue_code segue_attention_create(const segue_attention_config* config, segue_attention** attention,
@@ -246,6 +266,17 @@ segue_code segue_plan_update(segue_plan* plan, const segue_sequence* sequences, 
 
 uint64_t segue_plan_workspace_bytes(const segue_plan* plan) {
   return plan->object->workspace_bytes();
+}
+
+segue_code segue_plan_append(segue_plan* plan, const segue_append* append, segue_error* error) {
+  return guarded(error, [&] {
+    if (plan == nullptr) return report(SEGUE_USAGE, "no plan", error);
+    segue_append mine;
+    segue_append_init(&mine);
+    if (!adopt(append, kFirstAppend, mine)) return bad_struct("append", error);
+    const segue::Status status = plan->object->append(append_of(mine));
+    return status.ok() ? good(error) : report(status.error(), error);
+  });
 }
 
 segue_code segue_plan_run(segue_plan* plan, const segue_call* call, segue_error* error) {

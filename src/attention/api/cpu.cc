@@ -8,6 +8,7 @@
 
 #include "attention/api/executor.h"
 #include "core/dtype.h"
+#include "kv/write.h"
 
 namespace segue::attention::api {
 namespace {
@@ -37,7 +38,37 @@ class CpuExecutor final : public Executor {
            static_cast<std::size_t>(room_.partials) * partial_bytes(*layer_);
   }
 
-  Status upload(const Plan& /*plan*/, void* /*stream*/) override { return {}; }
+  Status upload(const Plan& /*plan*/, std::span<const SequenceRows> sequences,
+                void* /*stream*/) override {
+    sequences_.assign(sequences.begin(), sequences.end());
+    return {};
+  }
+
+  Status append(const kv::View& view, const AttentionAppend& rows) override {
+    const auto row_elements =
+        static_cast<std::size_t>(view.kv_heads) * static_cast<std::size_t>(view.head_dim);
+    const auto bytes = static_cast<std::int64_t>(row_elements) * kv_type_bytes(layer_->config.io);
+    const std::byte* k = static_cast<const std::byte*>(rows.k);
+    const std::byte* v = static_cast<const std::byte*>(rows.v);
+    floats_.resize(2 * row_elements);
+    for (std::size_t i = 0; i < sequences_.size(); ++i) {
+      const kv::PageTable table{rows.page_tables + i * static_cast<std::size_t>(room_.table_stride),
+                                room_.table_stride};
+      for (int row = 0; row < sequences_[i].rows; ++row) {
+        const std::int64_t position = sequences_[i].depth + row;
+        const std::int32_t page = table.pages[position / view.page_size];
+        if (page >= 0 && page < view.pages) {
+          load(k, row_elements, floats_.data());
+          load(v, row_elements, floats_.data() + row_elements);
+          kv::write_rows(view, table, position, 1,
+                         {.k = floats_.data(), .v = floats_.data() + row_elements});
+        }
+        k += rows.k_stride != 0 ? rows.k_stride : bytes;
+        v += rows.v_stride != 0 ? rows.v_stride : bytes;
+      }
+    }
+    return {};
+  }
 
   Status run(const Plan& plan, const kv::View& view, const AttentionCall& call) override {
     const Shape& shape = layer_->shape;
@@ -89,7 +120,17 @@ class CpuExecutor final : public Executor {
  private:
   std::shared_ptr<Layer> layer_;
   Room room_;
+  void load(const std::byte* from, std::size_t count, float* to) const {
+    if (layer_->config.io == KvType::kF32) {
+      std::memcpy(to, from, count * sizeof(float));
+    } else {
+      widen(from, layer_->config.io, count, to);
+    }
+  }
+
   std::vector<kv::PageTable> tables_;
+  std::vector<SequenceRows> sequences_;
+  std::vector<float> floats_;  // one row of K and V
 };
 
 }  // namespace

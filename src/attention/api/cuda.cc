@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "attention/api/executor.h"
+#include "attention/cuda/append.h"
 #include "attention/cuda/launch.h"
 
 namespace segue::attention::api {
@@ -25,43 +26,81 @@ cuda::Capacity capacity_of(const Layer& layer, const Room& room) {
   return capacity;
 }
 
+Status check_aligned(std::initializer_list<std::pair<const void*, const char*>> pointers) {
+  for (const auto& [pointer, name] : pointers) {
+    if (reinterpret_cast<std::uintptr_t>(pointer) % kAlignment != 0)
+      return Error{ErrorCode::kUsage,
+                   fmt::format("{} is not aligned to {} bytes", name, kAlignment)};
+  }
+  return {};
+}
+
+/// `more`: other strides, or-ed.
+Status check_strides(const kv::View& view, std::int64_t more) {
+  const std::int64_t all = view.page_stride | view.head_stride | view.token_stride | more;
+  if (all % static_cast<std::int64_t>(kAlignment) == 0) return {};
+  return Error{
+      ErrorCode::kUsage,
+      fmt::format("KV strides of {}, {} and {} bytes and row strides: a GPU needs multiples "
+                  "of {}",
+                  view.page_stride, view.head_stride, view.token_stride, kAlignment)};
+}
+
 class CudaExecutor final : public Executor {
  public:
   CudaExecutor(std::shared_ptr<Layer> layer, const Room& room)
       : layer_(std::move(layer)),
         room_(room),
-        plan_(capacity_of(*layer_, room), layer_->shape.head_dim, false) {}
+        plan_(capacity_of(*layer_, room), layer_->shape.head_dim, false),
+        ranges_(room.sequences) {}
 
   std::size_t workspace_bytes() const override { return plan_.partial_bytes(); }
 
-  Status upload(const Plan& plan, void* handle) override {
+  Status upload(const Plan& plan, std::span<const SequenceRows> sequences, void* handle) override {
     const device::Stream stream = device::Stream::borrowed(handle);
     if (stream.capturing()) {
       return Error{ErrorCode::kUsage,
                    "the stream is being captured: update the plan before the capture and before "
                    "every replay, not within"};
     }
-    return plan_.upload(plan, room_.table_stride, stream);
+    if (Status status = plan_.upload(plan, room_.table_stride, stream); !status.ok()) return status;
+    ranges_.upload(sequences, stream);
+    return {};
+  }
+
+  Status append(const kv::View& view, const AttentionAppend& rows) override {
+    const std::int64_t dense = layer_->shape.key_bytes() / 2;
+    cuda::AppendArguments args{};
+    args.k = static_cast<const std::byte*>(rows.k);
+    args.v = static_cast<const std::byte*>(rows.v);
+    args.k_stride = rows.k_stride != 0 ? rows.k_stride : dense;
+    args.v_stride = rows.v_stride != 0 ? rows.v_stride : dense;
+    args.view = view;
+    args.tables = rows.page_tables;
+    args.table_stride = room_.table_stride;
+    ranges_.fill(args);
+    if (Status status =
+            check_aligned({{rows.k, "k rows"}, {rows.v, "v rows"}, {view.k, "k"}, {view.v, "v"}});
+        !status.ok()) {
+      return status;
+    }
+    if (Status status = check_strides(view, args.k_stride | args.v_stride); !status.ok())
+      return status;
+    const device::Stream stream = device::Stream::borrowed(rows.stream);
+    cuda::append(args, stream.capturing() ? room_.rows : ranges_.rows(), stream);
+    return {};
   }
 
   Status run(const Plan& plan, const kv::View& view, const AttentionCall& call) override {
-    for (const auto& [pointer, name] : {std::pair<const void*, const char*>{call.q, "q"},
-                                        {call.out, "out"},
-                                        {view.k, "k"},
-                                        {view.v, "v"},
-                                        {call.workspace, "workspace"}}) {
-      if (reinterpret_cast<std::uintptr_t>(pointer) % kAlignment != 0) {
-        return Error{ErrorCode::kUsage,
-                     fmt::format("{} is not aligned to {} bytes", name, kAlignment)};
-      }
+    if (Status status = check_aligned({{call.q, "q"},
+                                       {call.out, "out"},
+                                       {view.k, "k"},
+                                       {view.v, "v"},
+                                       {call.workspace, "workspace"}});
+        !status.ok()) {
+      return status;
     }
-    if ((view.page_stride | view.head_stride | view.token_stride) %
-            static_cast<std::int64_t>(kAlignment) !=
-        0) {
-      return Error{ErrorCode::kUsage,
-                   fmt::format("KV strides of {}, {} and {} bytes; a GPU needs multiples of {}",
-                               view.page_stride, view.head_stride, view.token_stride, kAlignment)};
-    }
+    if (Status status = check_strides(view, 0); !status.ok()) return status;
     DeviceParams params;
     params.plan = &plan_;
     params.q = call.q;
@@ -86,6 +125,7 @@ class CudaExecutor final : public Executor {
   std::shared_ptr<Layer> layer_;
   Room room_;
   cuda::DevicePlan plan_;
+  cuda::RowRanges ranges_;
 };
 
 }  // namespace

@@ -32,6 +32,7 @@ struct Layer {
 /// What one executor is made for.
 struct Room {
   PlanCapacity capacity;
+  int sequences = 0;
   std::int64_t rows = 0;
   std::int64_t partials = 0;  // of plans; at most capacity.partials
   std::int32_t table_stride = 0;
@@ -41,8 +42,11 @@ class Executor {
  public:
   virtual ~Executor() = default;
   virtual std::size_t workspace_bytes() const = 0;
-  /// Makes `plan` the current one; `stream` as in AttentionPlan::update.
-  virtual Status upload(const Plan& plan, void* stream) = 0;
+  /// Makes `plan`, of these sequences, the current one; `stream` as in AttentionPlan::update.
+  virtual Status upload(const Plan& plan, std::span<const SequenceRows> sequences,
+                        void* stream) = 0;
+  /// Writes the rows of the current step. Pointers have been checked for null.
+  virtual Status append(const kv::View& view, const AttentionAppend& rows) = 0;
   /// Pointers have been checked for null.
   virtual Status run(const Plan& plan, const kv::View& view, const AttentionCall& call) = 0;
 };
