@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // segue sweep, exactness, explain and kernels: the lab's view of attention, without a model's
 // weights.
+#include <optional>
+
 #include <fmt/format.h>
 
 #include "cli/args.h"
@@ -37,6 +39,18 @@ std::function<bool()> stop_on_interrupt() {
   return [&stop] { return stop.load(); };
 }
 
+attention::DeviceKind parse_device(const std::string& name) {
+  return name == "cuda" ? attention::DeviceKind::kCuda : attention::DeviceKind::kCpu;
+}
+
+std::optional<kv::Layout> parse_layout(const std::string& name) {
+  for (const kv::Layout layout :
+       {kv::Layout::kSwizzled8, kv::Layout::kTokenMajor, kv::Layout::kHeadMajor}) {
+    if (kv::layout_name(layout) == name) return layout;
+  }
+  return {};
+}
+
 Status finish(const CommonFlags& flags, core::Json document, core::Json settings,
               const std::string& table) {
   if (!flags.quiet && flags.json != "-") fmt::print("{}", table);
@@ -53,7 +67,9 @@ Status sweep_command(int argc, const char* const* argv) {
   std::vector<std::string> shapes;
   std::vector<std::int64_t> rows{1, 2, 4, 8};
   std::vector<std::string> policies{"segue", "stock", "whole"};
+  std::vector<std::int64_t> batches{1};
   std::string device = "cpu";
+  std::string layout = "device";
   std::string kv = "bf16";
   std::string cache = "cold";
   lab::SweepOptions options;
@@ -61,13 +77,19 @@ Status sweep_command(int argc, const char* const* argv) {
   Args args("sweep",
             "Time attention alone: shapes x depths x rows x policies. Depth is kv_len here.",
             {"segue sweep --shape 4,1,256 --depths 16384 --rows 1,2,4,8 --cache warm",
-             "segue sweep --shape gemma-4-31b-global --policies segue,stock --json sweep.json"});
+             "segue sweep --shape gemma-4-31b-global --policies segue,stock --json sweep.json",
+             "segue sweep --device cuda --shape llama-70b --depths 4096,32768 --batch 1,16"});
   args.texts("--shape", shapes,
              "Q_HEADS,KV_HEADS,HEAD_DIM[,WINDOW] or the name of a published shape; may repeat")
       .integers("--depths", options.depths, 1, std::int64_t{1} << 24, "keys that the last row sees")
       .integers("--rows", rows, 1, 4096, "query rows")
       .list("--policies", policies, kPolicies)
-      .choice("--device", device, {"cpu"}, "where to run")
+      .choice("--device", device, {"cpu", "cuda"}, "where to run")
+      .integers("--batch", batches, 1, 4096, "sequences alike; on the CPU 1")
+      .choice("--layout", layout, {"device", "swizzled8", "token-major", "head-major"},
+              "of the KV cache; device: the device's fastest")
+      .flag("--early-reads", options.early_reads,
+            "GPU: read KV before the stream's previous kernel ends")
       .integer("--page-size", options.page_size, 8, 1 << 20, "tokens of a KV page, a multiple of 8")
       .choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
       .choice("--cache", cache, {"cold", "warm"},
@@ -90,6 +112,9 @@ Status sweep_command(int argc, const char* const* argv) {
     options.policies.push_back(*policy);
   }
   options.rows.assign(rows.begin(), rows.end());
+  options.batches.assign(batches.begin(), batches.end());
+  options.device = parse_device(device);
+  options.layout = parse_layout(layout);
   options.kv = parse_kv(kv).value();
   options.cache = cache == "cold" ? lab::CacheState::kCold : lab::CacheState::kWarm;
   options.threads = flags.threads;
@@ -102,8 +127,11 @@ Status sweep_command(int argc, const char* const* argv) {
   settings.set("shapes", shapes)
       .set("depths", options.depths)
       .set("rows", rows)
+      .set("batch", batches)
       .set("policies", policies)
       .set("device", device)
+      .set("layout", layout)
+      .set("early_reads", options.early_reads)
       .set("page_size", options.page_size)
       .set("kv", kv)
       .set("cache", cache)
@@ -117,11 +145,13 @@ Status sweep_command(int argc, const char* const* argv) {
 Status exactness_command(int argc, const char* const* argv) {
   CommonFlags flags;
   std::string kv = "bf16";
+  std::string device = "cpu";
   lab::ExactnessOptions options;
-  Args args(
-      "exactness", "Check that attention gives the same bytes however the work is arranged.",
-      {"segue exactness", "segue exactness --kernel cpu.portable.bf16 --json exactness.json"});
+  Args args("exactness", "Check that attention gives the same bytes however the work is arranged.",
+            {"segue exactness", "segue exactness --kernel cpu.portable.bf16 --json exactness.json",
+             "segue exactness --device cuda --kv f16"});
   args.choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
+      .choice("--device", device, {"cpu", "cuda"}, "where to run")
       .text("--kernel", options.kernel, "the kernel to check; empty: the first of the table");
   flags.declare(args);
   const Result<bool> parsed = args.parse(argc, argv);
@@ -129,6 +159,7 @@ Status exactness_command(int argc, const char* const* argv) {
   if (!*parsed) return {};
   if (Status status = check_writable(flags.json); !status.ok()) return status;
   options.kv = parse_kv(kv).value();
+  options.device = parse_device(device);
   options.threads = flags.threads;
   options.progress = progress_bar("checking", flags.quiet);
   options.cancelled = stop_on_interrupt();
@@ -137,7 +168,10 @@ Status exactness_command(int argc, const char* const* argv) {
   const bool* ok = exactness->find("ok")->as_bool();
   const bool good = ok != nullptr && *ok;
   core::Json settings = core::Json::object();
-  settings.set("kv", kv).set("kernel", options.kernel).set("threads", flags.threads);
+  settings.set("kv", kv)
+      .set("device", device)
+      .set("kernel", options.kernel)
+      .set("threads", flags.threads);
   const std::string table = lab::exactness_table(*exactness);
   if (Status status = finish(flags, std::move(exactness).value(), std::move(settings), table);
       !status.ok()) {
@@ -153,11 +187,13 @@ Status explain_command(int argc, const char* const* argv) {
   std::string model;
   std::string shape;
   std::string policy = "segue";
+  std::string device = "cpu";
   lab::ExplainOptions options;
   Args args("explain", "Which path a step takes, on how many workgroups, and why; nothing is run.",
             {"segue explain --shape 16,8,256 --policy stock --rows 2 --depth 32768",
              "segue explain -m model.gguf --depth 16384 --rows 5",
-             "segue explain --shape 16,8,256 --policy pr45450 --decode-rows 2 --rows 2"});
+             "segue explain --shape 16,8,256 --policy pr45450 --decode-rows 2 --rows 2",
+             "segue explain --device cuda --device-facts h200 --shape llama-70b --rows 5"});
   args.text("-m,--model", model, "explain every kind of layer of this model file (GGUF)")
       .text("--shape", shape, "Q_HEADS,KV_HEADS,HEAD_DIM[,WINDOW] or the name of a published shape")
       .integer("--depth", options.depth, 0, std::int64_t{1} << 24,
@@ -167,8 +203,11 @@ Status explain_command(int argc, const char* const* argv) {
       .integer("--decode-rows", options.decode_rows, 1, 64,
                "1 + k that the engine was started with")
       .text("--policy", policy, kPolicies)
+      .choice("--device", device, {"cpu", "cuda"}, "plan for the CPU or for a GPU")
+      .text("--device-facts", options.device_facts,
+            "a GPU by name (h200), here or not; empty: this machine's, without one the H200")
       .integer("--workgroups", options.workgroups, 0, 1 << 20,
-               "workgroups that the device runs at once; 0: this CPU's")
+               "workgroups that the device runs at once; 0: as it is")
       .text("--kernel", options.kernel, "force an attention kernel (see segue kernels)");
   flags.declare(args);
   const Result<bool> parsed = args.parse(argc, argv);
@@ -180,6 +219,7 @@ Status explain_command(int argc, const char* const* argv) {
   if (!chosen.ok()) return chosen.error();
   if (Status status = check_writable(flags.json); !status.ok()) return status;
   options.policy = *chosen;
+  options.device = parse_device(device);
   options.threads = flags.threads;
   std::vector<lab::NamedShape> shapes;
   if (model.empty()) {
@@ -216,6 +256,8 @@ Status explain_command(int argc, const char* const* argv) {
       .set("batch", options.batch)
       .set("decode_rows", options.decode_rows)
       .set("policy", policy)
+      .set("device", device)
+      .set("device_facts", options.device_facts)
       .set("workgroups", options.workgroups)
       .set("kernel", options.kernel);
   return finish(flags, std::move(document), std::move(settings), text);
@@ -223,13 +265,18 @@ Status explain_command(int argc, const char* const* argv) {
 
 Status kernels_command(int argc, const char* const* argv) {
   CommonFlags flags;
+  std::string device;
   Args args("kernels", "List the attention kernels of this build, best first.",
-            {"segue kernels", "segue kernels --json -"});
+            {"segue kernels", "segue kernels --device cuda --json -"});
+  args.choice("--device", device, {"cpu", "cuda"}, "one device's only");
   flags.declare(args);
   const Result<bool> parsed = args.parse(argc, argv);
   if (!parsed.ok()) return parsed.error();
   if (!*parsed) return {};
-  return finish(flags, lab::kernels_json(), core::Json::object(), lab::kernels_table());
+  std::optional<attention::DeviceKind> one;
+  if (!device.empty()) one = parse_device(device);
+  return finish(flags, lab::kernels_json(one), core::Json::object().set("device", device),
+                lab::kernels_table(one));
 }
 
 }  // namespace segue::cli

@@ -5,6 +5,7 @@
 
 #include "lab/exactness.h"
 #include "lab/explain.h"
+#include "lab/gpu.h"
 #include "lab/shapes.h"
 #include "lab/sweep.h"
 
@@ -83,6 +84,67 @@ TEST(Explain, RefusesAnUnknownKernelWithTheNames) {
   const Result<core::Json> result = explain(options);
   ASSERT_FALSE(result.ok());
   EXPECT_NE(result.error().message.find("reference"), std::string::npos);
+}
+
+TEST(Explain, PlansForAGpuThatIsNotHere) {
+  ExplainOptions options = direct(attention::Policy::kSegue, 4);
+  options.device = attention::DeviceKind::kCuda;
+  options.device_facts = "h200";
+  const Result<core::Json> json = explain(options);
+  ASSERT_TRUE(json.ok()) << json.error().message;
+  EXPECT_EQ(text(*json->find("device"), "name"), "NVIDIA H200");
+  EXPECT_EQ(number(*json->find("device"), "multiprocessors"), 132);
+  EXPECT_TRUE(*json->find("device")->find("assumed")->as_bool());
+  EXPECT_EQ(text(*json->find("shape"), "layout"), "swizzled8");
+  EXPECT_EQ(number(*json, "workgroups"), 256);
+  EXPECT_NE(explain_text(options)->find("NVIDIA H200, by its name"), std::string::npos);
+  options.device_facts.clear();
+  EXPECT_TRUE(explain(options).ok()) << "without a GPU the H200 is assumed";
+  options.device_facts = "h20";
+  ASSERT_FALSE(explain(options).ok());
+  EXPECT_NE(explain(options).error().message.find("allowed are h200"), std::string::npos);
+  options.device_facts = "h200";
+  options.device = attention::DeviceKind::kCpu;
+  EXPECT_EQ(explain(options).error().code, ErrorCode::kUsage);
+}
+
+TEST(Gpu, SaysThatThereIsNoneWhereThereIsNone) {
+  if (device::gpu_count() > 0) GTEST_SKIP() << "there is a GPU";
+  SweepOptions sweep;
+  sweep.device = attention::DeviceKind::kCuda;
+  sweep.shapes = {*parse_shape("4,1,64")};
+  sweep.depths = {100};
+  sweep.rows = {1};
+  sweep.policies = {attention::Policy::kSegue};
+  ASSERT_FALSE(run_sweep(sweep).ok());
+  EXPECT_EQ(run_sweep(sweep).error().code, ErrorCode::kUnsupported);
+  ExactnessOptions exactness;
+  exactness.device = attention::DeviceKind::kCuda;
+  ASSERT_FALSE(run_exactness(exactness).ok());
+  EXPECT_FALSE(run_exactness(exactness).error().message.empty());
+}
+
+TEST(Sweep, RefusesBatchesAndLayoutsThatTheCpuDoesNotTime) {
+  SweepOptions options;
+  options.shapes = {*parse_shape("4,1,64")};
+  options.depths = {100};
+  options.rows = {1};
+  options.policies = {attention::Policy::kSegue};
+  options.batches = {1, 2};
+  EXPECT_EQ(run_sweep(options).error().code, ErrorCode::kUsage);
+  options.batches = {1};
+  options.layout = kv::Layout::kHeadMajor;
+  EXPECT_EQ(run_sweep(options).error().code, ErrorCode::kUsage);
+}
+
+TEST(Kernels, AreListedForOneDevice) {
+  const core::Json json = kernels_json(attention::DeviceKind::kCpu);
+  for (const core::Json& row : *json.find("kernels")->as_array())
+    EXPECT_EQ(text(row, "device"), "cpu");
+#ifndef SEGUE_CUDA
+  const core::Json none = kernels_json(attention::DeviceKind::kCuda);
+  EXPECT_TRUE(none.find("kernels")->as_array()->empty());
+#endif
 }
 
 TEST(Kernels, AreListedWithTheReferenceLast) {

@@ -19,6 +19,8 @@
 #include "core/dtype.h"
 #include "core/hash.h"
 #include "core/tolerance.h"
+#include "lab/forced_kernel.h"
+#include "lab/gpu.h"
 
 namespace segue::lab {
 namespace {
@@ -367,17 +369,11 @@ class CaseRun {
 }  // namespace
 
 Result<core::Json> run_exactness(const ExactnessOptions& options) {
-  const attention::Kernel* kernel = nullptr;
-  if (!options.kernel.empty()) {
-    const Result<const attention::Kernel*> found = attention::find_kernel(options.kernel);
-    if (!found.ok()) return found.error();
-    kernel = *found;
-    if (kernel->launch == nullptr) {
-      return Error{
-          ErrorCode::kUnsupported,
-          fmt::format("kernel '{}' runs on a GPU; this command runs the CPU's", options.kernel)};
-    }
-  }
+  if (options.device == attention::DeviceKind::kCuda) return run_gpu_exactness(options);
+  const Result<const attention::Kernel*> forced =
+      forced_kernel(options.kernel, attention::DeviceKind::kCpu);
+  if (!forced.ok()) return forced.error();
+  const attention::Kernel* kernel = *forced;
   const int threads =
       std::max(options.threads > 0 ? options.threads : core::cpu_facts().logical_cpus, 2);
   Runner runner(kernel);
@@ -439,7 +435,7 @@ std::string exactness_table(const core::Json& exactness) {
     const core::Json* ulps = one.find("ulps_to_plain");
     fmt::format_to(out, "{:<16} {:>6} {:>4} {:>12} {:>12} {:>14.3f} {:>10}  {}\n",
                    *one.find("shape")->as_string(), text(one, "depth"), text(one, "rows"), made,
-                   differing, ratio, text(*ulps, "largest"),
+                   differing, ratio, ulps != nullptr ? text(*ulps, "largest") : "",
                    *one.find("ok")->as_bool() ? "exact" : "DIFFERENT");
   }
   return table;

@@ -8,8 +8,11 @@
 
 #include <fmt/format.h>
 
+#include "attention/gpu.h"
 #include "attention/kernel.h"
 #include "core/cpu.h"
+#include "lab/forced_kernel.h"
+#include "lab/gpu.h"
 
 namespace segue::lab {
 namespace {
@@ -17,32 +20,72 @@ namespace {
 struct Explained {
   attention::Plan plan;
   attention::DeviceFacts device;
+  bool assumed = false;
 };
 
-Result<Explained> make_plan(const ExplainOptions& options) {
-  Explained explained;
+constexpr std::string_view kAssumedGpu = "h200";
+
+/// Stands for the GPU's kernels in a build that has none: planning needs no more of them.
+const attention::Kernel kAbsent = {.name = "none: this build has no CUDA",
+                                   .bits_class = {},
+                                   .device = attention::DeviceKind::kCuda,
+                                   .supports = [](const attention::Shape&) { return true; }};
+
+/// This machine's GPU, or the one that was named.
+Status find_gpu(const ExplainOptions& options, Explained& explained) {
+  const Result<device::GpuFacts> here =
+      options.device_facts.empty() ? device::current_gpu_facts()
+                                   : Result<device::GpuFacts>(Error{ErrorCode::kNotFound, ""});
+  explained.assumed = !here.ok();
+  const Result<device::GpuFacts> gpu =
+      here.ok() ? here
+                : parse_gpu(options.device_facts.empty() ? kAssumedGpu
+                                                         : std::string_view(options.device_facts));
+  if (!gpu.ok()) return gpu.error();
+  explained.device = attention::gpu_device(*gpu, options.shape.shape);
+  return {};
+}
+
+void find_cpu(const ExplainOptions& options, Explained& explained) {
   const int threads = options.threads > 0 ? options.threads : core::cpu_facts().logical_cpus;
   explained.device = attention::cpu_device(threads);
+}
+
+Result<Explained> make_plan(const ExplainOptions& given) {
+  ExplainOptions options = given;
+  Explained explained;
+  attention::PlanInput input;
+  if (options.device == attention::DeviceKind::kCuda) {
+    if (options.shape.shape.layout == kv::Layout::kTiled16)
+      options.shape.shape.layout = kv::Layout::kSwizzled8;
+    if (Status status = find_gpu(options, explained); !status.ok()) return status.error();
+#ifndef SEGUE_CUDA
+    input.kernel = &kAbsent;
+#endif
+  } else if (!options.device_facts.empty()) {
+    return Error{ErrorCode::kUsage, "--device-facts names a GPU; it goes with --device cuda"};
+  } else {
+    find_cpu(options, explained);
+  }
   if (options.workgroups > 0) {
     explained.device.name = "assumed";
     explained.device.workgroups = options.workgroups;
     explained.device.multiprocessors = options.workgroups;
+    explained.assumed = true;
   }
-  attention::PlanInput input;
   input.shape = options.shape.shape;
   const std::vector<attention::SequenceRows> sequences(
       static_cast<std::size_t>(options.batch), {.depth = options.depth, .rows = options.rows});
   input.sequences = sequences;
   input.policy = options.policy;
   input.decode_rows = options.decode_rows;
-  if (!options.kernel.empty()) {
-    const Result<const attention::Kernel*> kernel = attention::find_kernel(options.kernel);
-    if (!kernel.ok()) return kernel.error();
-    input.kernel = *kernel;
-  }
+  const Result<const attention::Kernel*> kernel = forced_kernel(options.kernel, options.device);
+  if (!kernel.ok()) return kernel.error();
+  if (*kernel != nullptr) input.kernel = *kernel;
   if (Status status = attention::plan(input, explained.device, explained.plan); !status.ok()) {
     return status.error();
   }
+  if (input.kernel == &kAbsent) explained.plan.kernel_reason = "configure with -DSEGUE_CUDA=ON";
   return explained;
 }
 
@@ -68,7 +111,7 @@ std::string kv_types(const attention::Kernel& kernel) {
   return types;
 }
 
-std::vector<KernelRow> kernel_rows() {
+std::vector<KernelRow> kernel_rows(std::optional<attention::DeviceKind> device) {
   std::vector<KernelRow> rows;
   for (const attention::Kernel& kernel : attention::cpu_kernels()) {
     rows.push_back({&kernel, kv_types(kernel), core::isa_available(kernel.isa)});
@@ -76,13 +119,19 @@ std::vector<KernelRow> kernel_rows() {
   for (const attention::Kernel* kernel : attention::kernels()) {
     const bool listed =
         std::ranges::any_of(rows, [&](const KernelRow& row) { return row.kernel == kernel; });
-    if (!listed) rows.push_back({kernel, kv_types(*kernel), true});
+    const bool here = kernel->device == attention::DeviceKind::kCpu || device::gpu_count() > 0;
+    if (!listed) rows.push_back({kernel, kv_types(*kernel), here});
+  }
+  if (device.has_value()) {
+    std::erase_if(rows, [&](const KernelRow& row) { return row.kernel->device != *device; });
   }
   return rows;
 }
 
-std::string_view device_name(attention::DeviceKind kind) {
-  return kind == attention::DeviceKind::kCpu ? "cpu" : "cuda";
+std::string missing(const attention::Kernel& kernel) {
+  return kernel.device == attention::DeviceKind::kCuda
+             ? "no: needs a GPU"
+             : fmt::format("no: needs {}", core::isa_name(kernel.isa));
 }
 
 }  // namespace
@@ -100,6 +149,7 @@ Result<core::Json> explain(const ExplainOptions& options) {
   device.set("name", explained->device.name);
   device.set("workgroups", explained->device.workgroups);
   device.set("multiprocessors", explained->device.multiprocessors);
+  device.set("assumed", explained->assumed);
   json.set("device", std::move(device));
   const core::Json plan = attention::to_json(explained->plan);
   for (const core::Json::Member& member : *plan.as_object()) json.set(member.first, member.second);
@@ -109,15 +159,16 @@ Result<core::Json> explain(const ExplainOptions& options) {
 Result<std::string> explain_text(const ExplainOptions& options) {
   Result<Explained> explained = make_plan(options);
   if (!explained.ok()) return explained.error();
-  return fmt::format("step        {} x {} rows at depth {}, on {} workgroups ({})\n", options.batch,
-                     options.rows, options.depth, explained->device.workgroups,
-                     explained->device.name) +
+  const bool assumed_gpu = explained->assumed && options.workgroups == 0;
+  return fmt::format("step        {} x {} rows at depth {}, on {} workgroups ({}{})\n",
+                     options.batch, options.rows, options.depth, explained->device.workgroups,
+                     explained->device.name, assumed_gpu ? ", by its name" : "") +
          attention::to_text(explained->plan);
 }
 
-core::Json kernels_json() {
+core::Json kernels_json(std::optional<attention::DeviceKind> device) {
   core::Json list = core::Json::array();
-  for (const KernelRow& row : kernel_rows()) {
+  for (const KernelRow& row : kernel_rows(device)) {
     core::Json json = core::Json::object();
     json.set("name", row.kernel->name);
     json.set("bits_class", row.kernel->bits_class);
@@ -132,14 +183,13 @@ core::Json kernels_json() {
   return json;
 }
 
-std::string kernels_table() {
+std::string kernels_table(std::optional<attention::DeviceKind> device) {
   std::string text = fmt::format("{:<22} {:<18} {:<7} {:<13} {}\n", "kernel", "bits class",
                                  "device", "KV", "on this machine");
-  for (const KernelRow& row : kernel_rows()) {
-    fmt::format_to(
-        std::back_inserter(text), "{:<22} {:<18} {:<7} {:<13} {}\n", row.kernel->name,
-        row.kernel->bits_class, device_name(row.kernel->device), row.kv,
-        row.available ? "yes" : fmt::format("no: needs {}", core::isa_name(row.kernel->isa)));
+  for (const KernelRow& row : kernel_rows(device)) {
+    fmt::format_to(std::back_inserter(text), "{:<22} {:<18} {:<7} {:<13} {}\n", row.kernel->name,
+                   row.kernel->bits_class, device_name(row.kernel->device), row.kv,
+                   row.available ? "yes" : missing(*row.kernel));
   }
   return text;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "attention/policy.h"
@@ -19,19 +20,22 @@ struct ExplainOptions {
   int batch = 1;        // sequences alike
   int decode_rows = 1;  // 1 + k that an engine was started with
   attention::Policy policy = attention::Policy::kSegue;
-  int workgroups = 0;  // of the device; 0: the CPU's
-  int threads = 0;     // 0: all CPUs of the process
-  std::string kernel;  // empty: the table's choice
+  attention::DeviceKind device = attention::DeviceKind::kCpu;
+  std::string device_facts;  // GPU by name; empty: this machine's, without one the H200
+  int workgroups = 0;        // of the device; 0: the facts'
+  int threads = 0;           // CPU: 0 takes all CPUs of the process
+  std::string kernel;        // empty: the table's choice
 };
 
-/// The plan as JSON (attention/plan.h), with name, depth, rows, batch and device. kUsage,
-/// kUnsupported.
+/// The plan as JSON (attention/plan.h), with name, depth, rows, batch and device. Planning for a
+/// GPU needs none; device.assumed says that its facts were taken from a name. kUsage, kUnsupported.
 Result<core::Json> explain(const ExplainOptions& options);
 /// The same for people.
 Result<std::string> explain_text(const ExplainOptions& options);
 
-/// {kernels: [{name, bits_class, device, isa, kv, available}]}: all rows of this build, best first.
-core::Json kernels_json();
-std::string kernels_table();
+/// {kernels: [{name, bits_class, device, isa, kv, available}]}: all rows of this build, best first;
+/// of one device if given.
+core::Json kernels_json(std::optional<attention::DeviceKind> device = {});
+std::string kernels_table(std::optional<attention::DeviceKind> device = {});
 
 }  // namespace segue::lab

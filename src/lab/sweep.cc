@@ -19,6 +19,8 @@
 #include "core/clock.h"
 #include "core/cpu.h"
 #include "core/tolerance.h"
+#include "lab/forced_kernel.h"
+#include "lab/gpu.h"
 #include "lab/probe.h"
 #include "lab/stats.h"
 
@@ -138,7 +140,11 @@ class Group {
     return check();
   }
 
+  /// One round: the machine's two rates now, then every cell once. Rates and cells of one round are
+  /// compared, since a shared machine changes from one moment to the next.
   void sample() {
+    gbps_.push_back(cache_gbps());
+    gflops_.push_back(peak_gflops(pool_));
     for (Cell& cell : cells_) {
       pool_.run([](int) {});  // workers awake
       if (options_.cache == CacheState::kWarm) launch(cell);
@@ -148,19 +154,22 @@ class Group {
     }
   }
 
-  /// Bandwidth of reading as many bytes as the largest cell does, from the same cache.
-  double warm_gbps() const {
-    const std::size_t bytes = std::min<std::size_t>(
-        2 * buffer_bytes_, static_cast<std::size_t>(cells_.back().plan.kv_bytes));
-    return read_gbps(pool_, memory_->data(), bytes, 15);
-  }
-
-  void report(double read_gbps, double peak_gflops, core::Json& cells) const {
-    const double bandwidth = options_.cache == CacheState::kWarm ? warm_gbps() : read_gbps;
-    for (const Cell& cell : cells_) cells.push(cell_json(cell, bandwidth, peak_gflops));
+  void report(core::Json& cells) const {
+    for (const Cell& cell : cells_) cells.push(cell_json(cell));
   }
 
  private:
+  /// Bandwidth of reading from the cache that the cells read from: as many bytes as the largest
+  /// cell, or all copies.
+  double cache_gbps() const {
+    const bool warm = options_.cache == CacheState::kWarm;
+    const std::size_t bytes =
+        warm ? std::min<std::size_t>(2 * buffer_bytes_,
+                                     static_cast<std::size_t>(cells_.back().plan.kv_bytes))
+             : copies_ * 2 * buffer_bytes_;
+    return read_gbps(pool_, memory_->data(), bytes, warm ? 5 : 1);
+  }
+
   Status make_plan(int rows, attention::Policy policy, Plan& plan) const {
     const attention::SequenceRows sequence{.depth = depth_ - rows, .rows = rows};
     attention::PlanInput input;
@@ -256,15 +265,19 @@ class Group {
     return {};
   }
 
-  core::Json cell_json(const Cell& cell, double bandwidth_gbps, double peak_gflops) const {
+  core::Json cell_json(const Cell& cell) const {
     const Plan& plan = cell.plan;
     const attention::Shape& shape = plan.shape;
     const std::int64_t first = shape.first_key(depth_ - cell.rows);
     const std::int64_t bytes = (depth_ - first) * shape.key_bytes();
     const double us = median(cell.us);
     const double gbps = static_cast<double>(bytes) / us / 1e3;
-    const double bound_us = std::max(static_cast<double>(bytes) / bandwidth_gbps / 1e3,
-                                     static_cast<double>(plan.operations) / peak_gflops / 1e3);
+    std::vector<double> bounds_us;  // by round
+    for (std::size_t round = 0; round < cell.us.size(); ++round) {
+      bounds_us.push_back(std::max(static_cast<double>(bytes) / gbps_[round],
+                                   static_cast<double>(plan.operations) / gflops_[round]) /
+                          1e3);
+    }
     core::Json json = core::Json::object();
     json.set("shape", name_);
     json.set("depth", depth_);
@@ -276,7 +289,7 @@ class Group {
     json.set("us", samples_json(cell.us));
     json.set("bytes", bytes);
     json.set("gbps", gbps);
-    json.set("percent_of_read", 100 * gbps / bandwidth_gbps);
+    json.set("percent_of_read", 100 * gbps / median(gbps_));
     core::Json ratio;
     for (const Cell& other : cells_) {
       if (other.rows == 1 && other.policy == cell.policy)
@@ -284,8 +297,8 @@ class Group {
     }
     json.set("ratio_to_one_row", std::move(ratio));
     json.set("operations", plan.operations);
-    json.set("bound_us", bound_us);
-    json.set("ratio_to_bound", us / bound_us);
+    json.set("bound_us", median(bounds_us));
+    json.set("ratio_to_bound", paired_ratio(cell.us, bounds_us).median);
     json.set("partial_bytes", plan.workspace_bytes());
     json.set("checked_rows", cell.checked_rows);
     json.set("worst_error_over_bound", cell.worst_error_over_bound);
@@ -309,13 +322,15 @@ class Group {
   std::size_t copies_ = 1;
   std::size_t next_copy_ = 0;
   std::vector<Cell> cells_;
+  std::vector<double> gbps_;    // by round
+  std::vector<double> gflops_;  // by round
 };
 
 Status check_options(const SweepOptions& options) {
   if (options.shapes.empty() || options.depths.empty() || options.rows.empty() ||
-      options.policies.empty()) {
+      options.policies.empty() || options.batches.empty()) {
     return Error{ErrorCode::kUsage,
-                 "the sweep needs at least one shape, depth, row count and policy"};
+                 "the sweep needs at least one shape, depth, row count, batch and policy"};
   }
   const int most = *std::ranges::max_element(options.rows);
   if (*std::ranges::min_element(options.rows) < 1)
@@ -323,6 +338,18 @@ Status check_options(const SweepOptions& options) {
   if (*std::ranges::min_element(options.depths) < most) {
     return Error{ErrorCode::kUsage, fmt::format("depth {} is less than the {} rows of a step",
                                                 *std::ranges::min_element(options.depths), most)};
+  }
+  if (*std::ranges::min_element(options.batches) < 1)
+    return Error{ErrorCode::kUsage, "a batch must be at least 1"};
+  if (options.device != attention::DeviceKind::kCpu) return {};
+  if (*std::ranges::max_element(options.batches) > 1)
+    return Error{ErrorCode::kUsage,
+                 "the sweep of the CPU has batch 1 only; allowed are more with "
+                 "--device cuda"};
+  if (options.layout.has_value() && *options.layout != kv::Layout::kTiled16) {
+    return Error{ErrorCode::kUsage, fmt::format("layout {}: the sweep of the CPU has {} only",
+                                                kv::layout_name(*options.layout),
+                                                kv::layout_name(kv::Layout::kTiled16))};
   }
   return {};
 }
@@ -344,17 +371,11 @@ std::string_view text(const core::Json& json, std::string_view key) {
 
 Result<core::Json> run_sweep(const SweepOptions& options) {
   if (Status status = check_options(options); !status.ok()) return status.error();
-  const attention::Kernel* kernel = nullptr;
-  if (!options.kernel.empty()) {
-    const Result<const attention::Kernel*> found = attention::find_kernel(options.kernel);
-    if (!found.ok()) return found.error();
-    kernel = *found;
-    if (kernel->launch == nullptr) {
-      return Error{
-          ErrorCode::kUnsupported,
-          fmt::format("kernel '{}' runs on a GPU; this command runs the CPU's", options.kernel)};
-    }
-  }
+  if (options.device == attention::DeviceKind::kCuda) return run_gpu_sweep(options);
+  const Result<const attention::Kernel*> forced =
+      forced_kernel(options.kernel, attention::DeviceKind::kCpu);
+  if (!forced.ok()) return forced.error();
+  const attention::Kernel* const kernel = *forced;
   core::ThreadPool pool(options.threads > 0 ? options.threads : core::cpu_facts().logical_cpus);
   const double peak = peak_gflops(pool);
   double read = 0;
@@ -383,7 +404,7 @@ Result<core::Json> run_sweep(const SweepOptions& options) {
         group.sample();
         advance();
       }
-      group.report(read, peak, cells);
+      group.report(cells);
     }
   }
   core::Json json = core::Json::object();
@@ -398,21 +419,28 @@ Result<core::Json> run_sweep(const SweepOptions& options) {
 std::string sweep_table(const core::Json& sweep) {
   std::string table;
   auto out = std::back_inserter(table);
-  fmt::format_to(out,
-                 "{} threads, {} cache: reading {:.1f} GB/s from memory, peak {:.0f} GFLOP/s\n",
-                 number(sweep, "threads"), text(sweep, "cache"), number(sweep, "read_gbps"),
-                 number(sweep, "peak_gflops"));
-  fmt::format_to(out, "{:<24} {:>8} {:>4} {:<15} {:<10} {:>5} {:>10} {:>8} {:>7} {:>7} {:>7}  {}\n",
-                 "shape", "depth", "rows", "policy", "path", "wg", "us", "GB/s", "% read",
-                 "x 1 row", "x bound", "kernel");
+  if (const core::Json* gpu = sweep.find("gpu"); gpu != nullptr) {
+    fmt::format_to(out, "{}, {} cache: reading {:.0f} GB/s\n", text(*gpu, "gpu"),
+                   text(sweep, "cache"), number(sweep, "read_gbps"));
+  } else {
+    fmt::format_to(out,
+                   "{} threads, {} cache: reading {:.1f} GB/s from memory, peak {:.0f} GFLOP/s\n",
+                   number(sweep, "threads"), text(sweep, "cache"), number(sweep, "read_gbps"),
+                   number(sweep, "peak_gflops"));
+  }
+  fmt::format_to(
+      out, "{:<24} {:>8} {:>5} {:>4} {:<15} {:<10} {:>5} {:>10} {:>8} {:>7} {:>7} {:>7}  {}\n",
+      "shape", "depth", "batch", "rows", "policy", "path", "wg", "us", "GB/s", "% read", "x 1 row",
+      "x bound", "kernel");
   const core::Json* cells = sweep.find("cells");
   if (cells == nullptr || cells->as_array() == nullptr) return table;
   for (const core::Json& cell : *cells->as_array()) {
     const core::Json* us = cell.find("us");
     fmt::format_to(out,
-                   "{:<24} {:>8} {:>4} {:<15} {:<10} {:>5} {:>10.1f} {:>8.2f} {:>7.1f} {:>7.2f} "
-                   "{:>7.2f}  {}\n",
-                   text(cell, "shape"), number(cell, "depth"), number(cell, "rows"),
+                   "{:<24} {:>8} {:>5} {:>4} {:<15} {:<10} {:>5} {:>10.1f} {:>8.2f} {:>7.1f} "
+                   "{:>7.2f} {:>7.2f}  {}\n",
+                   text(cell, "shape"), number(cell, "depth"),
+                   cell.find("batch") != nullptr ? number(cell, "batch") : 1, number(cell, "rows"),
                    text(cell, "policy"), text(cell, "path"), number(cell, "workgroups"),
                    us != nullptr ? number(*us, "median") : 0, number(cell, "gbps"),
                    number(cell, "percent_of_read"), number(cell, "ratio_to_one_row"),

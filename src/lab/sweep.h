@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,10 @@ struct SweepOptions {
   int threads = 0;     // 0: all CPUs of the process
   int rounds = 7;      // samples of a cell; policies and rows take turns within a round
   std::string kernel;  // empty: the first of the table that supports the shape
+  attention::DeviceKind device = attention::DeviceKind::kCpu;
+  std::vector<int> batches{1};       // sequences alike; the CPU's sweep has 1
+  std::optional<kv::Layout> layout;  // empty: the device's fastest; the CPU's sweep has no other
+  bool early_reads = false;          // GPU: read KV before the stream's previous kernel ends
   std::function<void(double fraction)> progress;
   std::function<bool()> cancelled;  // asked between samples
 };
@@ -39,8 +44,8 @@ struct SweepOptions {
 /// workgroups, us {median, samples}, bytes, gbps, percent_of_read, ratio_to_one_row, operations,
 /// bound_us, ratio_to_bound, worst_error_over_bound, clause}]}. bytes: K and V read once.
 /// ratio_to_one_row: null without a 1-row cell of the same shape, depth and policy. bound_us:
-/// max(bytes / read bandwidth, operations / peak), with warm caches measured on a buffer of the
-/// cell's size. clause: the one that sent the step to the whole path, or "". kUnsupported for an
+/// max(bytes / read bandwidth, operations / peak), both measured again in every round of cells and
+/// compared with the cells of that round; with warm caches on a buffer of the cell's size. clause: the one that sent the step to the whole path, or "". kUnsupported for an
 /// unknown kernel or shape; kInvalidFile never; a cell that fails its check fails the sweep.
 Result<core::Json> run_sweep(const SweepOptions& options);
 
