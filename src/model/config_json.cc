@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "core/dtype.h"
+#include "format/safetensors/packed.h"
 #include "model/config.h"
 
 namespace segue::model {
@@ -208,30 +209,6 @@ void read_experts(Reader& reader, Config& config) {
   }
 }
 
-/// Weights are read as they are stored; only the one scheme of the published exports is accepted.
-void check_quantization(const Json& json, Reader& reader) {
-  Reader own(json, reader.where(), "quantization_config.");
-  own.require("quant_method", Json("compressed-tensors"));
-  own.require("format", Json("pack-quantized"));
-  if (const Json* groups = own.find("config_groups"); groups != nullptr && groups->is_object()) {
-    for (const auto& [name, group] : *groups->as_object()) {
-      const Json* weights = group.find("weights");
-      if (weights == nullptr) continue;
-      Reader scheme(*weights, reader.where(),
-                    fmt::format("quantization_config.config_groups.{}.weights.", name));
-      scheme.require("num_bits", Json(4));
-      scheme.require("type", Json("int"));
-      scheme.require("symmetric", Json(true));
-      scheme.require("strategy", Json("group"));
-      scheme.require("group_size", Json(32));
-      if (const Json* order = scheme.find("actorder"); order != nullptr)
-        scheme.wrong("actorder", *order, "null");
-      own.adopt(scheme);
-    }
-  }
-  reader.adopt(own);
-}
-
 /// The reference rounds the embedding scale to the model's type before it multiplies.
 float embedding_scale(const std::string& dtype, std::int64_t hidden) {
   const float scale = std::sqrt(static_cast<float>(hidden));
@@ -301,8 +278,10 @@ Result<Config> config_from_json(const Json& json, const std::string& where) {
                               : ""));
   }
   const Json* text = top.find("text_config");
-  if (const Json* quantization = top.find("quantization_config"); quantization != nullptr)
-    check_quantization(*quantization, top);
+  if (const Json* quantization = top.find("quantization_config"); quantization != nullptr) {
+    const Status status = safetensors::check_quantization(*quantization);
+    if (!status.ok()) top.fail(status.error().code, status.error().message);
+  }
   if (top.problem()) return *top.problem();
   // "torch_dtype" is the older spelling; either may stand at the top or in the text config.
   std::string dtype;

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "core/check.h"
@@ -52,6 +53,21 @@ Result<std::unique_ptr<LanguageModel>> LanguageModel::load(const gguf::File& fil
   const Result<Config> config = config_from_gguf(file);
   if (!config.ok()) return config.error();
   return load(*config, *gguf_tensors(file), pool, options);
+}
+
+Result<std::unique_ptr<LanguageModel>> LanguageModel::open(const std::string& path,
+                                                           core::ThreadPool& pool,
+                                                           const LoadOptions& options) {
+  if (!std::filesystem::is_directory(path)) {
+    const Result<gguf::File> file = gguf::File::open(path);
+    if (!file.ok()) return file.error();
+    return load(*file, pool, options);
+  }
+  const Result<Config> config = read_config(path);
+  if (!config.ok()) return config.error();
+  const Result<safetensors::Checkpoint> checkpoint = safetensors::Checkpoint::open(path);
+  if (!checkpoint.ok()) return checkpoint.error();
+  return load(*config, *folder_tensors(*checkpoint), pool, options);
 }
 
 const Config& LanguageModel::config() const { return impl_->config; }

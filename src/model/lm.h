@@ -77,7 +77,11 @@ class LanguageModel {
   static Result<std::unique_ptr<LanguageModel>> load(const Config& config, TensorSource& source,
                                                      core::ThreadPool& pool,
                                                      const LoadOptions& options);
-  /// The same from a GGUF file.
+  /// The same from a GGUF file or a Hugging Face folder.
+  static Result<std::unique_ptr<LanguageModel>> open(const std::string& path,
+                                                     core::ThreadPool& pool,
+                                                     const LoadOptions& options);
+  /// The same from a GGUF file that is open.
   static Result<std::unique_ptr<LanguageModel>> load(const gguf::File& file, core::ThreadPool& pool,
                                                      const LoadOptions& options);
   ~LanguageModel();

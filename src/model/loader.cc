@@ -58,8 +58,14 @@ void Loader::matrix(const std::string& name, std::int64_t inputs, std::int64_t o
 }
 
 void Loader::packed_matrix(const TensorRequest& request, ops::Matrix& out) {
-  const Result<PackedTensor> packed = source_.find_packed(request);
+  const Result<safetensors::PackedWeight> packed = source_.find_packed(request);
   if (!packed.ok()) return fail(packed.error());
+  if (packed->inputs != request.inputs || packed->outputs != request.outputs) {
+    return fail({ErrorCode::kInvalidFile,
+                 fmt::format("'{}': tensor '{}' is packed from [{}, {}]; the config says [{}, {}]",
+                             source_.path(), request.name, packed->inputs, packed->outputs,
+                             request.inputs, request.outputs)});
+  }
   ops::WeightMemory temporary;
   const Result<ops::Matrix> prepared =
       ops::Matrix::prepare_packed(packed->words, packed->scales, options_.isa,
@@ -69,12 +75,6 @@ void Loader::packed_matrix(const TensorRequest& request, ops::Matrix& out) {
   if (!wanted.ok()) {
     return fail(
         {wanted.error().code, fmt::format("'{}': {}", source_.path(), wanted.error().message)});
-  }
-  if (wanted->inputs() != request.inputs || wanted->outputs() != request.outputs) {
-    return fail({ErrorCode::kInvalidFile,
-                 fmt::format("'{}': tensor '{}' is packed from [{}, {}]; the config says [{}, {}]",
-                             source_.path(), request.name, wanted->inputs(), wanted->outputs(),
-                             request.inputs, request.outputs)});
   }
   out = *wanted;
   for (const char* part : {"_packed", "_scale", "_shape"}) taken_.insert(request.name + part);

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cstring>
 
 #include "core/check.h"
 
@@ -88,32 +87,18 @@ class FolderTensors final : public TensorSource {
     return all;
   }
   bool is_packed(const std::string& name) const override {
-    return lookup(name + "_packed") != nullptr;
+    return safetensors::is_packed(checkpoint_, linear(name));
   }
-  Result<PackedTensor> find_packed(const TensorRequest& request) override {
-    const safetensors::Tensor* shape = lookup(request.name + "_shape");
-    if (shape == nullptr) return missing(request.name + "_shape");
-    std::array<std::int64_t, 2> stored{};
-    if (shape->dtype != safetensors::Dtype::kI64 || shape->bytes.size() != sizeof(stored)) {
-      return Error{ErrorCode::kInvalidFile,
-                   fmt::format("'{}': tensor '{}' is {} {}; needed: I64 [2]", path(), shape->name,
-                               safetensors::dtype_name(shape->dtype),
-                               safetensors::shape_text(shape->shape))};
-    }
-    std::memcpy(stored.data(), shape->bytes.data(), sizeof(stored));
-    if (stored[0] != request.outputs || stored[1] != request.inputs) {
-      return Error{ErrorCode::kInvalidFile,
-                   fmt::format("'{}': tensor '{}' says [{}, {}]; the config says [{}, {}]", path(),
-                               shape->name, stored[0], stored[1], request.outputs, request.inputs)};
-    }
-    Result<core::TensorView> words = view_of(request.name + "_packed");
-    if (!words.ok()) return words.error();
-    Result<core::TensorView> scales = view_of(request.name + "_scale");
-    if (!scales.ok()) return scales.error();
-    return PackedTensor{*words, *scales};
+  Result<safetensors::PackedWeight> find_packed(const TensorRequest& request) override {
+    return safetensors::packed_weight(checkpoint_, linear(request.name));
   }
 
  private:
+  /// The stored name without ".weight".
+  std::string linear(std::string_view name) const {
+    if (name.ends_with(".weight")) name.remove_suffix(7);
+    return fmt::format("{}{}", prefix_, name);
+  }
   const safetensors::Tensor* lookup(const std::string& name) const {
     const safetensors::Tensor* tensor = checkpoint_.find(prefix_ + name);
     return tensor != nullptr ? tensor : checkpoint_.find(name);
@@ -145,7 +130,7 @@ class FolderTensors final : public TensorSource {
 
 bool TensorSource::is_packed(const std::string&) const { return false; }
 
-Result<PackedTensor> TensorSource::find_packed(const TensorRequest& request) {
+Result<safetensors::PackedWeight> TensorSource::find_packed(const TensorRequest& request) {
   return Error{ErrorCode::kUnsupported,
                fmt::format("'{}': tensor '{}' is not packed", path(), request.name)};
 }

@@ -11,6 +11,7 @@
 
 #include "core/tensor.h"
 #include "format/gguf/gguf.h"
+#include "format/safetensors/packed.h"
 #include "format/safetensors/safetensors.h"
 #include "model/names.h"
 #include "segue/error.h"
@@ -23,13 +24,6 @@ struct TensorRequest {
   std::int64_t inputs = 0;
   std::int64_t outputs = 1;
   std::int64_t count = 1;
-};
-
-/// Four-bit weights of compressed-tensors ("pack-quantized"): eight to a word, and a scale for
-/// every 32 inputs of an output.
-struct PackedTensor {
-  core::TensorView words;   // I32 {inputs / 8, outputs}
-  core::TensorView scales;  // F32, F16 or BF16 {inputs / 32, outputs}
 };
 
 class TensorSource {
@@ -46,10 +40,10 @@ class TensorSource {
   virtual Result<core::TensorView> find(const TensorRequest& request) = 0;
   virtual void release(const core::TensorView& tensor) = 0;
 
-  /// Whether the tensor is stored as words, scales and a shape; find_packed() then reads them and
-  /// refuses a stored shape that is not the requested one.
+  /// Whether the tensor is stored as 4-bit words, scales and a shape; find_packed() then reads
+  /// them.
   virtual bool is_packed(const std::string& name) const;
-  virtual Result<PackedTensor> find_packed(const TensorRequest& request);
+  virtual Result<safetensors::PackedWeight> find_packed(const TensorRequest& request);
 
   /// Names of all tensors that the forward pass may not leave unused.
   virtual std::vector<std::string> names() const = 0;
@@ -62,5 +56,10 @@ std::unique_ptr<TensorSource> gguf_tensors(const gguf::File& file);
 /// out of names; other names stay whole. Towers for images and sound are not in names().
 /// `checkpoint` must outlive the source.
 std::unique_ptr<TensorSource> folder_tensors(const safetensors::Checkpoint& checkpoint);
+
+/// Random weights of any shape that is asked for, made anew for every find(): a function of seed
+/// and name. Matrices are Q4_0, the embedding BF16, norms and scales such that states keep their
+/// size.
+std::unique_ptr<TensorSource> random_tensors(std::uint64_t seed);
 
 }  // namespace segue::model

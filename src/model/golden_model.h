@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Test support: the random tiny Gemma 4 models of tests/golden/gemma4 and what was recorded of
+// them, and running a prompt through a model.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/thread_pool.h"
+#include "format/safetensors/safetensors.h"
+#include "model/lm.h"
+
+namespace segue::model {
+
+inline std::string golden_folder(const std::string& variant) {
+  return std::string(SEGUE_GOLDEN_DIR) + "/gemma4/" + variant;
+}
+
+template <class T>
+std::vector<T> golden_values(const safetensors::Checkpoint& file, const std::string& name) {
+  const safetensors::Tensor* tensor = file.find(name);
+  EXPECT_NE(tensor, nullptr) << name;
+  if (tensor == nullptr) return {};
+  std::vector<T> out(tensor->bytes.size() / sizeof(T));
+  std::memcpy(out.data(), tensor->bytes.data(), tensor->bytes.size());
+  return out;
+}
+
+/// What the reference computed: rows of the recorded positions.
+struct Golden {
+  std::vector<std::int32_t> tokens, positions;
+  std::vector<float> logits, hidden;  // [positions, vocab], [positions, hidden]
+
+  explicit Golden(const std::string& variant) {
+    const Result<safetensors::Checkpoint> file =
+        safetensors::Checkpoint::open(golden_folder(variant) + "/golden.safetensors");
+    EXPECT_TRUE(file.ok()) << file.error().message;
+    if (!file.ok()) return;
+    tokens = golden_values<std::int32_t>(*file, "tokens");
+    positions = golden_values<std::int32_t>(*file, "positions");
+    logits = golden_values<float>(*file, "logits");
+    hidden = golden_values<float>(*file, "hidden");
+  }
+};
+
+/// How a prompt goes through a model: steps of `chunk` rows, the last `decode` rows as generated.
+struct Way {
+  int chunk = 512;
+  int decode = 0;
+};
+
+/// Every row of a prompt.
+struct PromptRows {
+  std::vector<float> logits, hidden;  // [tokens, vocab], [tokens, hidden]
+};
+
+inline PromptRows run_prompt(LanguageModel& model, std::span<const std::int32_t> tokens, Way way) {
+  PromptRows rows;
+  const auto total = static_cast<int>(tokens.size());
+  Result<std::vector<kv::PoolSpec>> specs =
+      kv::size_pools(model.pool_specs(KvType::kF32, 16), {1, total, total});
+  EXPECT_TRUE(specs.ok());
+  kv::CacheOptions options;
+  options.max_rows = total;
+  options.poison = true;
+  Result<kv::Cache> cache = kv::Cache::create(std::move(specs).value(), options);
+  EXPECT_TRUE(cache.ok()) << cache.error().message;
+  if (!cache.ok()) return rows;
+  const kv::SequenceId id = cache->create_sequence();
+  for (int depth = 0; depth < total;) {
+    const bool prefill = depth < total - way.decode;
+    const int count = std::min(way.chunk, prefill ? total - way.decode - depth : total - depth);
+    EXPECT_TRUE(cache->reserve(id, count).ok());
+    const SequenceInput sequence{
+        id, depth, tokens.subspan(static_cast<std::size_t>(depth), static_cast<std::size_t>(count)),
+        prefill, count};
+    StepInput input;
+    input.cache = &*cache;
+    input.sequences = std::span(&sequence, 1);
+    const Result<StepOutput> output = model.forward(input);
+    EXPECT_TRUE(output.ok() && output->rows == count);
+    if (!output.ok()) return rows;
+    const float* logits = output->logits;
+    const float* hidden = output->hidden;
+    rows.logits.insert(rows.logits.end(), logits, logits + count * model.config().vocab);
+    rows.hidden.insert(rows.hidden.end(), hidden, hidden + count * model.config().hidden);
+    cache->commit(id, count);
+    depth += count;
+  }
+  EXPECT_EQ(cache->check_integrity(), "");
+  return rows;
+}
+
+}  // namespace segue::model
