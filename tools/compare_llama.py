@@ -19,6 +19,10 @@ import time
 
 for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
     os.environ.pop(name, None)
+# Bound threads are llama.cpp's better setting: unbound, both of its OpenMP threads may share one CPU for a while. The
+# first thread is bound as soon as the library runs, so Segue's process is given the whole set again.
+os.environ.setdefault("OMP_PROC_BIND", "true")
+ALL_CPUS = os.sched_getaffinity(0)
 
 import llama_cpp  # noqa: E402  (the environment must be clean first)
 
@@ -64,14 +68,14 @@ def segue_rates(args, text, count):
         out = os.path.join(folder, "out.json")
         subprocess.run([args.segue, "run", "-m", args.model, "--prompt-file", text, "-n", str(count), "--spec", "off",
                         "--ignore-eos", "--threads", str(args.threads), "--quiet", "--json", out],
-                       check=True, stdout=subprocess.DEVNULL)
+                       check=True, stdout=subprocess.DEVNULL, preexec_fn=lambda: os.sched_setaffinity(0, ALL_CPUS))
         with open(out, encoding="utf-8") as file:
             return json.load(file)
 
 
 def write(args, rows, result):
     document = {"llama_cpp_python": llama_cpp.__version__, "model": os.path.basename(args.model), "rows": rows,
-                "settings": {"threads": args.threads, "rounds": args.rounds, "tokens": args.tokens},
+                "settings": {"omp_proc_bind": os.environ["OMP_PROC_BIND"], "threads": args.threads, "rounds": args.rounds, "tokens": args.tokens},
                 "machine": result["machine"], "build": result["build"], "date": time.strftime("%Y-%m-%d")}
     with open(args.json, "w", encoding="utf-8") as file:
         json.dump(document, file, indent=1)
