@@ -35,7 +35,7 @@ enum {
   SEGUE_INTERNAL = 5     /* anything else; please report it */
 };
 
-enum { SEGUE_CPU = 0, SEGUE_CUDA = 1 };
+enum { SEGUE_DEVICE_CPU = 0, SEGUE_DEVICE_CUDA = 1 };
 enum { SEGUE_F32 = 0, SEGUE_F16 = 1, SEGUE_BF16 = 2 };
 enum {
   SEGUE_LAYOUT_DEVICE = 0,

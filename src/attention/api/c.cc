@@ -83,7 +83,7 @@ segue_code bad_struct(const char* name, segue_error* error) {
 }
 
 /// Enumerators have the same numbers in both headers.
-static_assert(static_cast<int>(segue::AttentionDevice::kCuda) == SEGUE_CUDA &&
+static_assert(static_cast<int>(segue::AttentionDevice::kCuda) == SEGUE_DEVICE_CUDA &&
               static_cast<int>(segue::KvType::kBF16) == SEGUE_BF16 &&
               static_cast<int>(segue::KvType::kF16) == SEGUE_F16 &&
               static_cast<int>(segue::KvLayout::kTokenMajor) == SEGUE_LAYOUT_TOKEN_MAJOR &&
