@@ -11,9 +11,11 @@ namespace segue::attention {
 namespace {
 
 /// Row tiles of all sequences: rows of one unit class in runs of at most `max_rows`. Limits of
-/// classes are at least granule * target_units keys apart.
+/// classes are at least granule * target_units (coarse_units) keys apart, in the prefill family
+/// too.
 std::int64_t most_tiles(const UnitRule& rule, int max_rows, int sequences, std::int64_t rows) {
-  const std::int64_t spacing = std::int64_t{rule.granule} * rule.target_units;
+  const int units = rule.coarse_unit > 0 ? rule.coarse_units : rule.target_units;
+  const std::int64_t spacing = std::int64_t{rule.granule} * units;
   return std::min(rows, rows / max_rows + rows / spacing + std::int64_t{2} * sequences);
 }
 

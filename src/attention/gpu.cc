@@ -2,6 +2,8 @@
 // The unit rule and the limits of the kernels in attention/cuda.
 #include "attention/gpu.h"
 
+#include <fmt/format.h>
+
 namespace segue::attention {
 
 DeviceFacts gpu_device(const device::GpuFacts& gpu, const Shape& shape) {
@@ -20,8 +22,23 @@ DeviceFacts gpu_device(const device::GpuFacts& gpu, const Shape& shape) {
   // so that no row count makes more items than there are multiprocessors.
   facts.window_units = 6;
   facts.target_items = shape.window > 0 ? 96 : 128;
+  // Up to 4K keys a unit is 1/16 of them: a batch folds half as often, and a lone sequence writes
+  // half the partials on 64 multiprocessors that still read at full speed.
+  facts.coarse_keys = 4096;
+  facts.prefill_unit = 1024;
   facts.reading_rows = 64;
+  // A start is 3 us in which a multiprocessor could read 50 keys of head_dim 512. A partial is
+  // written and read, two floats an element; a key is read, two halves an element, for 64 rows.
+  facts.item_keys = 50;
+  facts.merge_keys = 128;
   return facts;
+}
+
+Status check_gpu(const device::GpuFacts& gpu) {
+  if (gpu.major == 9 && gpu.minor == 0) return {};
+  return Error{ErrorCode::kUnsupported,
+               fmt::format("{} has compute capability {}.{}; the attention kernels are for 9.0",
+                           gpu.name, gpu.major, gpu.minor)};
 }
 
 }  // namespace segue::attention

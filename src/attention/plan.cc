@@ -267,12 +267,13 @@ Status plan(const PlanInput& input, const DeviceFacts& device, Plan& out) {
   out.operations = 0;
 
   StepFacts step{.max_rows = 0, .sequences = 0, .decode_rows = input.decode_rows};
-  const UnitRule rule = unit_rule(input.shape, device);
+  const UnitRule rules[2] = {unit_rule(input.shape, device), unit_rule(input.shape, device, true)};
   const int max_rows = std::max(device.max_tile_rows / input.shape.group(), 1);
   for (std::size_t i = 0; i < input.sequences.size(); ++i) {
     const SequenceRows& rows = input.sequences[i];
     DCHECK(rows.rows >= 0 && rows.depth >= 0);
-    add_tiles(input.shape, rule, max_rows, static_cast<int>(i), rows, out.rows, out.tiles);
+    add_tiles(input.shape, rules[rows.prefill ? 1 : 0], max_rows, static_cast<int>(i), rows,
+              out.rows, out.tiles);
     out.rows += rows.rows;
     step.max_rows = std::max(step.max_rows, rows.rows);
     step.sequences += rows.rows > 0 ? 1 : 0;

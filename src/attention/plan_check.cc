@@ -39,11 +39,11 @@ std::string check_tile_rows(const Plan& plan, const RowTile& tile, const Sequenc
 
 std::string check_tiles(const Plan& plan, std::span<const SequenceRows> sequences,
                         const DeviceFacts& device) {
-  const UnitRule rule = unit_rule(plan.shape, device);
   const int max_rows = std::max(device.max_tile_rows / plan.shape.group(), 1);
   std::size_t next = 0;
   std::int64_t token = 0;
   for (std::size_t i = 0; i < sequences.size(); ++i) {
+    const UnitRule rule = unit_rule(plan.shape, device, sequences[i].prefill);
     for (int row = 0; row < sequences[i].rows; ++next) {
       if (next >= plan.tiles.size())
         return fmt::format("row {} of sequence {} is in no tile", row, i);

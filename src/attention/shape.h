@@ -64,8 +64,16 @@ struct DeviceFacts {
   int target_units = 32;  // unit rule: units of a row at any depth, for layers of many kv heads ...
   int window_units = 32;  // ... the same for layers with a window ...
   int target_items = 128;  // ... and (unit, kv head) pairs of a row, for layers of few
+  int coarse_keys = 0;     // unit rule: rows that see no more keys than this have fewer units ...
+  int coarse_items = 64;   // ... max(16, coarse_items / kv_heads); 0 keys: no such rows
+  int prefill_unit = 0;    // smallest unit of prompt rows; 0: theirs are the generated rows' units
   int reading_rows =
       8;  // rows x group whose arithmetic takes as long as reading the keys from memory
+  // Measured on AVX-512 with head_dim 256 in 2026-11: starting a work item costs 4 to 5 keys;
+  // storing and merging a partial 3 to 8 keys of its row while partials fit the second-level cache,
+  // 12 to 20 beyond.
+  double item_keys = 5;
+  double merge_keys = 12;
   double imbalance = 0.04;  // part of a workgroup's time by which equal work may end apart
 };
 

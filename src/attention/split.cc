@@ -8,11 +8,6 @@
 namespace segue::attention {
 namespace {
 
-// In keys, measured on AVX-512 with head_dim 256 in 2026-11: starting a work item costs 4 to 5;
-// storing and merging a partial 3 to 8 of its row while partials fit the second-level cache, 12 to
-// 20 beyond.
-constexpr double kItemKeys = 5;
-constexpr double kMergeKeys = 12;
 constexpr double kEvenEnough = 1.02;  // makespan over the ideal at which no candidate is looked at
 constexpr int kFinest = 4;  // segments per workgroup at most, when one tile is the whole step
 
@@ -27,8 +22,8 @@ struct TileCost {
     units = tile.unit_last - tile.unit_first;
     const double key = std::max<double>(device.reading_rows, rows);
     unit = tile.unit * key;
-    merge = kMergeKeys * rows;
-    start = kItemKeys * key;
+    merge = device.merge_keys * rows;
+    start = device.item_keys * key;
   }
 
   int segments(double target) const {

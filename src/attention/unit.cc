@@ -13,19 +13,38 @@ namespace {
 constexpr std::int64_t kSlack =
     64;  // keys by which a class reaches past target_units units: room for a verify block
 
+constexpr int kCoarseUnits = 16;
+
 }  // namespace
 
-UnitRule unit_rule(const Shape& shape, const DeviceFacts& device) {
+UnitRule unit_rule(const Shape& shape, const DeviceFacts& device, bool prefill) {
+  if (prefill && device.prefill_unit > 0) {
+    return {.min_unit = device.prefill_unit,
+            .target_units = device.target_units,
+            .granule = device.unit_granule,
+            .steps = device.unit_steps};
+  }
   const int units = shape.window > 0 ? device.window_units : device.target_units;
-  return {device.min_unit, std::max(units, device.target_items / shape.kv_heads),
-          device.unit_granule, device.unit_steps};
+  UnitRule rule{device.min_unit, std::max(units, device.target_items / shape.kv_heads),
+                device.unit_granule, device.unit_steps};
+  if (shape.window == 0 && device.coarse_keys > 0) {
+    rule.coarse_units =
+        std::min(std::max(kCoarseUnits, device.coarse_items / shape.kv_heads), rule.target_units);
+    rule.coarse_unit = unit_size(rule, device.coarse_keys * rule.target_units / rule.coarse_units);
+  }
+  return rule;
 }
 
 int unit_size(const UnitRule& rule, std::int64_t keys) {
   DCHECK(rule.min_unit >= rule.granule && rule.min_unit % rule.granule == 0 && rule.granule >= 1 &&
          rule.target_units >= 1 && rule.steps >= 1);
   const std::int64_t reach = std::max<std::int64_t>(keys - kSlack, 1);
-  const std::int64_t need = (reach + rule.target_units - 1) / rule.target_units;
+  std::int64_t need = (reach + rule.target_units - 1) / rule.target_units;
+  if (rule.coarse_unit > 0) {
+    need =
+        std::max(need, std::min<std::int64_t>((reach + rule.coarse_units - 1) / rule.coarse_units,
+                                              rule.coarse_unit));
+  }
   if (need <= rule.min_unit) return rule.min_unit;
   // 2^e * min_unit <= need - 1 < 2^(e+1) * min_unit: the answer is one of the steps between the
   // two.
@@ -40,7 +59,8 @@ int unit_size(const UnitRule& rule, std::int64_t keys) {
 }
 
 std::int64_t unit_limit(const UnitRule& rule, int unit) {
-  return std::int64_t{unit} * rule.target_units + kSlack;
+  const int units = unit < rule.coarse_unit ? rule.coarse_units : rule.target_units;
+  return std::int64_t{unit} * units + kSlack;
 }
 
 }  // namespace segue::attention

@@ -17,14 +17,19 @@ struct UnitRule {
                           // start on a boundary)
   int granule = 16;       // every unit is a multiple of it: the kernels' tile of keys
   int steps = 4;          // sizes from one power of two (times min_unit) to the next
+  int coarse_units =
+      0;                // units below coarse_unit keys: no more of them than this (0: no such rule)
+  int coarse_unit = 0;  // one of the sizes; coarse_units <= target_units
 };
 
 /// The rule of a layer: max(target_units, target_items / kv_heads) units, so that a lone sequence
-/// fills the machine.
-UnitRule unit_rule(const Shape& shape, const DeviceFacts& device);
+/// fills the machine. Layers without a window have fewer at up to coarse_keys, where partials weigh
+/// more than idle workgroups. Prompt rows (`prefill`) come in numbers: their units are larger.
+UnitRule unit_rule(const Shape& shape, const DeviceFacts& device, bool prefill = false);
 
 /// Unit size in keys for a row that sees `keys` keys: the smallest min_unit * 2^e * (1 + i /
-/// steps), i in 0..steps - 1, rounded up to the granule, whose target_units-fold reaches keys - 64.
+/// steps), i in 0..steps - 1, rounded up to the granule, whose target_units-fold reaches keys - 64,
+/// and whose coarse_units-fold does where the size is below coarse_unit.
 /// The 64 keeps a depth of 2^n and the verify block after it in one class. Never decreases with
 /// keys.
 int unit_size(const UnitRule& rule, std::int64_t keys);

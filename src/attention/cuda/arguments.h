@@ -4,6 +4,9 @@
 // load at a block's start costs a microsecond.
 #pragma once
 
+#include <cuda.h>
+
+#include <cstddef>
 #include <cstdint>
 
 namespace segue::attention::cuda {
@@ -29,7 +32,8 @@ struct alignas(16) Item {
   std::int32_t token;        // of the tile's first row in the packed rows of the step
   std::int32_t partial;      // of its first unit (kStore), or the only one (kFold, kFoldFinal)
   Emit emit;
-  std::int32_t unused[5];
+  std::int32_t reread;  // 1: other items of the step read the same keys
+  std::int32_t unused[4];
 };
 static_assert(sizeof(Item) == 64);
 
@@ -75,12 +79,22 @@ struct Arguments {
   std::int32_t window;  // 0: none
   std::int32_t
       early;  // 1: read KV before the stream's previous kernel is complete (it wrote none of it)
-  float score_scale;     // applied before the cap (scale / softcap), or 1
-  float exponent_scale;  // log2(e) times scale or softcap
-  std::int32_t capped;   // 1: scores pass through tanh
-  float* partial_m;      // [partials] maximum, log2 domain
-  float* partial_l;      // [partials] sum of exponentials
-  float* partial_o;      // [partials, head_dim] unnormalised output, dims permuted within sixteens
+  std::int32_t natural;      // 1: pages are in a natural layout and come through tensor maps:
+  std::int32_t head_lines;   // lines of 64 dims from a kv head to the next, within a token's row
+  std::int32_t page_groups;  // groups of eight tokens from a page to the next
+  std::int32_t head_groups;  // and from a kv head to the next, where heads hold their own tokens
+  float score_scale;         // applied before the cap (scale / softcap), or 1
+  float exponent_scale;      // log2(e) times scale or softcap
+  std::int32_t capped;       // 1: scores pass through tanh
+  float* partial_m;          // [partials] maximum, log2 domain
+  float* partial_l;          // [partials] sum of exponentials
+  float* partial_o;  // [partials, head_dim] unnormalised output, dims permuted within sixteens
+};
+
+/// How the copy engine finds the pages of a natural layout; unused with the tiled one.
+struct NaturalMaps {
+  CUtensorMap k;
+  CUtensorMap v;
 };
 
 }  // namespace segue::attention::cuda

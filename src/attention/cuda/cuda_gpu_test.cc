@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <random>
 
@@ -58,9 +59,12 @@ TEST(CudaAttention, StaysWithinItsErrorBoundOn500RandomShapesWithPoisonedPages) 
   for (int round = 0; round < 500; ++round) {
     const int group = pick(1, 1, 2, 2, 3, 4, 5, 7, 8, 8, 16);
     const int kv_heads = pick(1, 2, 3, 4, 8);
-    const Shape shape = shape_of(
+    Shape shape = shape_of(
         group * kv_heads, kv_heads, pick(64, 128, 256, 512), pick(0, 0, 0, 1, 7, 100, 256, 1000),
         round % 3 == 0 ? KvType::kF16 : KvType::kBF16, pick(8, 16, 16, 24, 32, 64, 80));
+    shape.layout = round % 2 == 0   ? kv::Layout::kSwizzled8
+                   : round % 4 == 1 ? kv::Layout::kTokenMajor
+                                    : kv::Layout::kHeadMajor;
     std::vector<SequenceRows> rows;
     std::vector<std::int64_t> lengths;
     for (int i = pick(1, 1, 2, 3, 5); i > 0; --i) {
@@ -69,6 +73,11 @@ TEST(CudaAttention, StaysWithinItsErrorBoundOn500RandomShapesWithPoisonedPages) 
       const int count = pick(0, 1, 1, 2, 3, 4, 5, 8, 9, 16);
       rows.push_back({depth, count});
       lengths.push_back(depth + count);
+    }
+    if (round % 5 == 0) {
+      const int depth = pick(0, 1, 17, static_cast<int>(random() % 3000));
+      rows.push_back({depth, pick(1, 17, 64, 100, 257), true});
+      lengths.push_back(rows.back().kv_len());
     }
     WorldOptions options;
     options.seed = random();
@@ -145,6 +154,52 @@ TEST(CudaAttention, GivesARowTheSameBitsWhateverIsComputedBesideIt) {
   expect_one_result(shape_of(16, 1, 512, 0, KvType::kF16, 64), 5000);
   expect_one_result(shape_of(8, 8, 64, 0, KvType::kF16, 8), 5000);
   expect_one_result(shape_of(16, 2, 64, 700, KvType::kBF16, 32), 3000);
+}
+
+TEST(CudaAttention, GivesTheSameBitsInEveryLayout) {
+  SKIP_WITHOUT_GPU();
+  for (const auto& [q_heads, kv_heads, head_dim, page_size] :
+       {std::array{32, 4, 512, 16}, {16, 8, 256, 32}, {16, 2, 128, 24}, {8, 8, 64, 8}}) {
+    Shape shape = shape_of(q_heads, kv_heads, head_dim, 0, KvType::kBF16, page_size);
+    SCOPED_TRACE(describe(shape));
+    const std::vector<SequenceRows> rows{{3000, 5}, {700, 16}};
+    const std::vector<std::int64_t> lengths{3005, 716};
+    const Output expected = World(shape, lengths, {}).run(rows);
+    for (const kv::Layout layout : {kv::Layout::kTokenMajor, kv::Layout::kHeadMajor}) {
+      shape.layout = layout;
+      World world(shape, lengths, {});
+      const Output found = world.run(rows);
+      EXPECT_TRUE(world.check(rows, found).ok) << world.check(rows, found).message;
+      const core::Verdict verdict = core::exact(found.out, expected.out);
+      EXPECT_TRUE(verdict.ok) << kv::layout_name(layout) << ": " << verdict.message;
+    }
+  }
+}
+
+TEST(CudaAttention, GivesAPromptRowTheSameBitsInEveryChunkAndBesideVerifyRows) {
+  SKIP_WITHOUT_GPU();
+  for (const Shape& shape : {shape_of(32, 4, 512), shape_of(16, 8, 256), shape_of(64, 8, 128),
+                             shape_of(32, 16, 256, 1024), shape_of(4, 4, 64)}) {
+    SCOPED_TRACE(describe(shape));
+    constexpr int kRows = 700;
+    constexpr std::int64_t kDepth = 2500;
+    World world(shape, std::vector<std::int64_t>{kDepth + kRows, 1500, 9000}, {});
+    const std::vector<SequenceRows> whole{{kDepth, kRows, true}};
+    const Output expected = world.run(whole);
+    ASSERT_TRUE(world.check(whole, expected).ok) << world.check(whole, expected).message;
+    for (const auto& [first, count] :
+         {std::pair{0, 1}, {0, 17}, {3, 100}, {128, 256}, {699, 1}, {400, 300}}) {
+      for (const int segments : {0, 1, 3}) {
+        RunOptions run;
+        run.force_segments = segments;
+        const std::vector<SequenceRows> rows{{kDepth + first, count, true}, {1490, 8}, {8999, 1}};
+        const core::Verdict verdict = core::exact(rows_of(world.run(rows, run), shape, 0, count),
+                                                  rows_of(expected, shape, first, count));
+        EXPECT_TRUE(verdict.ok) << "rows " << first << " + " << count << ", segments " << segments
+                                << ": " << verdict.message;
+      }
+    }
+  }
 }
 
 TEST(CudaAttention, GivesTheSameBitsEveryTime) {

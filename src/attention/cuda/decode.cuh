@@ -29,7 +29,8 @@ namespace segue::attention::cuda {
 
 /// The compile-time facts of one kernel: head_dim, KV type, groups of 64 rows, and whether a warp
 /// of its own feeds the rings (there are registers for it where one block has a multiprocessor to
-/// itself). Bits do not depend on the latter two.
+/// itself; beside two warpgroups it is a third one, which gives its registers away). Bits do not
+/// depend on the latter two.
 template <int HeadDim, class T, int RowGroups, bool Feeder>
 struct Tile {
   using Element = T;
@@ -39,7 +40,8 @@ struct Tile {
   static constexpr int kDims = HeadDim / kSplit;        // of one warpgroup
   static constexpr bool kFeeder = Feeder;
   static constexpr int kThreads = 128 * kSplit * kRowGroups;  // that compute
-  static constexpr int kBlockThreads = kThreads + (kFeeder ? 32 : 0);
+  static constexpr int kFeederThreads = !kFeeder ? 0 : kRowGroups > 1 ? 128 : 32;
+  static constexpr int kBlockThreads = kThreads + kFeederThreads;
   static constexpr int kKeys = HeadDim >= 256 ? 32 : 64;  // of one tile
   static constexpr int kLineBytes = HeadDim * 2;
   static constexpr int kSlotBytes = kKeys * kLineBytes;
@@ -55,7 +57,16 @@ struct Tile {
   static constexpr int kExchangeOffset = kVOffset + kVSlots * kSlotBytes;
   static constexpr int kExchangeBytes =
       kSplit == 2 ? 2 * 2 * 64 * kKeys * 4 : 0;  // two buffers, both halves
-  static constexpr int kFoldOffset = kExchangeOffset + kExchangeBytes;
+  // Where a finished unit waits to be folded: in registers, or in memory, from where it comes back
+  // through a landing zone in shared memory (the exchange buffers, idle between units) where there
+  // is one.
+  static constexpr bool kFoldInRegisters = HeadDim <= 128;
+  static constexpr int kLanded = 8;  // 16-byte pieces of a thread on their way
+  static constexpr bool kLandingZone = kSplit == 2 || (kDeep && !kFoldInRegisters);
+  static constexpr int kLandingBytes =
+      kLandingZone && kSplit == 1 ? kThreads * kLanded * 16 : 0;  // of its own
+  static constexpr int kLandingOffset = kExchangeOffset;
+  static constexpr int kFoldOffset = kExchangeOffset + kExchangeBytes + kLandingBytes;
   static constexpr int kFoldBytes = kSplit * kRowGroups * 64 * 8;
   static constexpr int kPagesOffset = kFoldOffset + kFoldBytes;
   static constexpr int kItemOffset = kPagesOffset + kPageEntries * 4;
@@ -67,7 +78,8 @@ struct Tile {
   static constexpr int kSharedBytes = kFeeder && kUsedBytes < 116 * 1024 ? 116 * 1024 : kUsedBytes;
 
   static_assert(HeadDim == 64 || HeadDim == 128 || HeadDim == 256 || HeadDim == 512);
-  static_assert(kSplit * kRowGroups <= 2 && (!kFeeder || kSplit * kRowGroups == 1));
+  static_assert(kSplit * kRowGroups <= 2 && (!kFeeder || kSplit == 1));
+  static_assert(kSplit == 1 || kThreads * kLanded * 16 <= kExchangeBytes);
   static_assert(kBlocks * (kSharedBytes + 1024) <= 228 * 1024);
 };
 
@@ -139,15 +151,17 @@ __device__ __forceinline__ void softmax(float (&s)[kScores], RowState& state, fl
 
 template <class TileType>
 __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
-    decode(const __grid_constant__ Arguments args) {
+    decode(const __grid_constant__ Arguments args, const __grid_constant__ NaturalMaps maps) {
   using T = typename TileType::Element;
   constexpr int kHeadDim = TileType::kHeadDim;
+  constexpr int kRowGroups = TileType::kRowGroups;
   constexpr int kKeys = TileType::kKeys;
   constexpr int kDims = TileType::kDims;
   constexpr int kSlotBytes = TileType::kSlotBytes;
   constexpr int kKSlots = TileType::kKSlots;
   constexpr int kVSlots = TileType::kVSlots;
   constexpr int kPageMask = TileType::kPageEntries - 1;
+  constexpr int kLanded = TileType::kLanded;
   constexpr int kChunk = TileType::kPageEntries / 2;
   constexpr int kGroupBytes = 8 * TileType::kLineBytes;  // eight tokens, contiguous in the cache
 
@@ -176,14 +190,17 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
                                  // before it
     return;
   }
+  __syncthreads();
+  const Item& item = *shared_item;
+  // Row groups without a row (a verify block among prefill chunks) take no part.
+  const int active_warps =
+      TileType::kFeederThreads != 128 || item.rows * args.group > 64 ? TileType::kThreads / 32 : 4;
   if (threadIdx.x == 0) {
     for (int i = 0; i < TileType::kBarriers; ++i) {
-      barrier_init(barriers + 8 * i, i < TileType::kSlots ? 1 : TileType::kThreads / 32);
+      barrier_init(barriers + 8 * i, i < TileType::kSlots ? 1 : active_warps);
     }
     barrier_init_fence();
   }
-  __syncthreads();
-  const Item& item = *shared_item;
   const auto first_tile = [&] { return item.key_begin / kKeys; };  // read again rather than kept
   const int tile_end = (item.key_end + kKeys - 1) / kKeys;
 
@@ -215,6 +232,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     const int slot = is_v ? kKSlots + v_slot : k_slot;
     const std::uint32_t barrier = barriers + 8 * slot;
     const std::uint32_t bytes = static_cast<std::uint32_t>(args.piece * TileType::kLineBytes);
+    const std::uint64_t policy = item.reread ? policy_evict_normal() : policy_evict_first();
     if ((lane & 15) == 0 && votes != 0)
       barrier_expect(barrier, static_cast<std::uint32_t>(__popc(votes)) * bytes);
     __syncwarp();
@@ -222,11 +240,17 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       const int ordinal = page_of(key);
       int page = page_ids[ordinal & kPageMask];
       page = static_cast<unsigned>(page) < static_cast<unsigned>(args.pages) ? page : 0;
-      const std::byte* source = (is_v ? args.v : args.k) + page * args.page_stride +
-                                item.kv_head * args.head_stride +
-                                (key - ordinal * args.page_size) * TileType::kLineBytes;
-      bulk_copy(base + slot * kSlotBytes + part * TileType::kLineBytes, source, bytes, barrier,
-                policy_evict_first());
+      const int token = key - ordinal * args.page_size;
+      const std::uint32_t target = base + slot * kSlotBytes + part * TileType::kLineBytes;
+      if (args.natural) {
+        tensor_copy(target, is_v ? &maps.v : &maps.k, item.kv_head * args.head_lines,
+                    page * args.page_groups + item.kv_head * args.head_groups + token / 8, barrier,
+                    policy);
+      } else {
+        const std::byte* source = (is_v ? args.v : args.k) + page * args.page_stride +
+                                  item.kv_head * args.head_stride + token * TileType::kLineBytes;
+        bulk_copy(target, source, bytes, barrier, policy);
+      }
     }
     __syncwarp();
   };
@@ -243,8 +267,9 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     }
   };
   if constexpr (TileType::kFeeder) {
-    if (warp == TileType::kThreads / 32) {
-      for (int tile = first_tile(); tile < tile_end; ++tile) {
+    if (warp >= TileType::kThreads / 32) {
+      if constexpr (kRowGroups > 1) give_registers<24>();
+      for (int tile = first_tile(); warp == TileType::kThreads / 32 && tile < tile_end; ++tile) {
         const int n = tile - first_tile();
         copy_words_wait();
         __syncwarp();
@@ -259,6 +284,10 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       }
       if (args.early) wait_for_previous_launch();
       return;
+    }
+    if constexpr (kRowGroups > 1) {
+      take_registers<240>();
+      if (warp >= active_warps) return;
     }
   } else {
     for (int i = 0; warp == 0 && i < (kKSlots > kVSlots ? kKSlots : kVSlots); ++i) {
@@ -286,7 +315,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   };
   const auto sync = [&] {
     if constexpr (TileType::kFeeder) {
-      sync_threads(1, TileType::kThreads);
+      sync_threads(1, active_warps * 32);
     } else {
       __syncthreads();
     }
@@ -319,6 +348,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   float s[kKeys / 2];
   std::uint32_t p[kKeys / 16][4];
   float o[kDims / 2];
+  float accumulated[TileType::kFoldInRegisters ? kDims / 2 : 1] = {};
   RowState state;
   float alpha[2];
 
@@ -343,7 +373,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   const auto clear_unseen = [&](int tile, std::byte* slot) {
     if (tile * kKeys >= item.key_begin && (tile + 1) * kKeys <= item.key_end) return;
 #pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < kSlotBytes / 16; i += TileType::kThreads) {
+    for (int i = static_cast<int>(threadIdx.x); i < kSlotBytes / 16; i += active_warps * 32) {
       const int token = i / (kGroupBytes / 16) * 8 + i / 8 % 8;
       const int key = tile * kKeys + token;
       if (key < item.key_begin || key >= item.key_end)
@@ -446,55 +476,113 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       }
       pack_probabilities();
     }
+    // The unit's end: store, fold or finish. A partial's dims lie in the order of the accumulators
+    // within each sixteen. Little is kept over the last product: there are no registers for it.
+    const auto unit = [&] { return (tile - 1) * kKeys / item.unit - item.key_begin / item.unit; };
+    const auto folds = [&] { return item.emit == Emit::kFold || item.emit == Emit::kFoldFinal; };
+    const auto merges = [&] {
+      return folds() && tile * kKeys > (item.key_begin / item.unit + 1) * item.unit;
+    };
+    // Of the first of the thread's two rows; the other is 8 further on.
+    const auto partial = [&] {
+      return item.partial + (item.emit == Emit::kStore ? unit() * live_rows() : 0) + row[0];
+    };
+    const auto target = [&] {
+      return args.partial_o + static_cast<std::int64_t>(partial()) * kHeadDim + half * kDims +
+             4 * (lane % 4);
+    };
+    // Pieces of what was folded so far come back while the last product runs, every thread's own.
+    const auto land = [&](int piece, const float* source, int live, std::uint64_t policy) {
+      const int r = piece / (kDims / 16);
+      if (piece < kDims / 8 && row[r] < live) {
+        copy_16_async(
+            base + TileType::kLandingOffset +
+                (piece % kLanded * TileType::kThreads + static_cast<int>(threadIdx.x)) * 16,
+            source + r * 8 * kHeadDim + 16 * (piece % (kDims / 16)), policy);
+      }
+      copies_commit();
+    };
+    if constexpr (TileType::kLandingZone) {
+      if (merges()) {
+        if constexpr (TileType::kSplit == 2) __syncthreads();  // all have read the scores there
+        __threadfence_block();
+        const float* source = target();
+        asm volatile("" : "+l"(source));
+        const int live = live_rows();
+#pragma unroll
+        for (int piece = 0; piece < kLanded; ++piece)
+          land(piece, source, live, policy_evict_last());
+      }
+    }
     issue_output(tile - 1);
     wgmma_wait<0>();
     passed(kKSlots + (tile - 1 - first_tile()) % kVSlots);
 
-    // Store, fold or finish the unit. A partial's dims lie in the order of the accumulators within
-    // each sixteen.
+    const bool last_unit = tile == tile_end;
+    const bool finishes = item.emit == Emit::kFinal || (item.emit == Emit::kFoldFinal && last_unit);
     auto* const folded =
         reinterpret_cast<float2*>(shared + TileType::kFoldOffset) + (half + row_group) * 64;
-    const int unit = (tile - 1) * kKeys / item.unit - item.key_begin / item.unit;
-    const bool last_unit = tile == tile_end;
-    const bool folds = item.emit == Emit::kFold || item.emit == Emit::kFoldFinal;
-    const bool finishes = item.emit == Emit::kFinal || (item.emit == Emit::kFoldFinal && last_unit);
     const std::uint64_t policy = policy_evict_last();
+    const int live_count = live_rows();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float sum = state.sum[r];
-      sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 1));
-      sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 2));
-      float maximum = state.maximum[r];
-      const int group_row = row_in_group + 8 * r;
-      const bool live = row[r] < live_rows();
-      const std::int64_t partial = item.partial +
-                                   (item.emit == Emit::kStore ? unit * live_rows() : 0) +
-                                   static_cast<std::int64_t>(row[r]);
-      float* const target = args.partial_o + partial * kHeadDim + half * kDims + 4 * (lane % 4);
-      if (folds && unit > 0) {
-        const float2 before = folded[group_row];
-        const Weights weights = merge_weights(before.x, maximum);
-        maximum = weights.maximum;
-        sum = merge(before.y, sum, weights.kept, weights.added);
+      state.sum[r] = __fadd_rn(state.sum[r], __shfl_xor_sync(~0u, state.sum[r], 1));
+      state.sum[r] = __fadd_rn(state.sum[r], __shfl_xor_sync(~0u, state.sum[r], 2));
+    }
+    if (merges()) {
+      const float* source = target();
+      asm volatile("" : "+l"(source));
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float2 before = folded[row_in_group + 8 * r];
+        const Weights weights = merge_weights(before.x, state.maximum[r]);
+        state.maximum[r] = weights.maximum;
+        state.sum[r] = merge(before.y, state.sum[r], weights.kept, weights.added);
+        // A branch on the weights (false for NaN only) keeps the pieces in shared memory until the
+        // weights are there: without it they wait in registers, which spills.
+        if (!__any_sync(~0u, weights.kept >= 0.0f)) continue;
 #pragma unroll
         for (int i = 0; i < kDims / 16; ++i) {
-          if (i % 4 == 0)
-            __syncwarp();  // no more than four loads in flight: there are no registers for them
-          if (!live) continue;
-          const float4 old = load_4_hinted(target + 16 * i, policy);
           float* const mine = o + 8 * i + 2 * r;
+          float4 old;
+          if constexpr (TileType::kFoldInRegisters) {
+            const float* const kept = accumulated + 8 * i + 2 * r;
+            old = make_float4(kept[0], kept[1], kept[4], kept[5]);
+          } else if constexpr (TileType::kLandingZone) {
+            const int piece = r * (kDims / 16) + i;
+            copies_wait<kLanded - 1>();
+            old = reinterpret_cast<const float4*>(
+                shared +
+                TileType::kLandingOffset)[piece % kLanded * TileType::kThreads + threadIdx.x];
+            land(piece + kLanded, source, live_count, policy);
+          } else {
+            if (i % 4 == 0)
+              __syncwarp();  // no more than four loads in flight: there are no registers for them
+            if (row[r] >= live_count) continue;
+            old = load_4_hinted(source + r * 8 * kHeadDim + 16 * i, policy);
+          }
           mine[0] = merge(old.x, mine[0], weights.kept, weights.added);
           mine[1] = merge(old.y, mine[1], weights.kept, weights.added);
           mine[4] = merge(old.z, mine[4], weights.kept, weights.added);
           mine[5] = merge(old.w, mine[5], weights.kept, weights.added);
         }
       }
-      if (folds) {
-        __syncwarp();  // the lanes of a row have read its state
-        if (lane % 4 == 0) folded[group_row] = make_float2(maximum, sum);
-        __syncwarp();
+    }
+    if (folds()) {
+      __syncwarp();  // the lanes of a row have read its state
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        if (lane % 4 == 0)
+          folded[row_in_group + 8 * r] = make_float2(state.maximum[r], state.sum[r]);
       }
-      if (!live) continue;
+      __syncwarp();
+    }
+    float* const place_of_first = target();
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float maximum = state.maximum[r];
+      const float sum = state.sum[r];
+      if (row[r] >= live_count) continue;
       if (finishes) {
         const int query = query_of(r);
         const int head = item.kv_head * args.group + row[r] - query * args.group;
@@ -511,17 +599,26 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
                                          __fmul_rn(o[4 * i + 2 * r + 1], result.factor), T{});
         }
         if (args.lse != nullptr && half == 0 && lane % 4 == 0) args.lse[place] = result.lse;
-      } else {
-        if (half == 0 && lane % 4 == 0 && (!folds || last_unit)) {
-          args.partial_m[partial] = maximum;
-          args.partial_l[partial] = sum;
+      } else if (!TileType::kFoldInRegisters || !folds() || last_unit) {
+        if (half == 0 && lane % 4 == 0 && (!folds() || last_unit)) {
+          args.partial_m[partial() + 8 * r] = maximum;
+          args.partial_l[partial() + 8 * r] = sum;
         }
 #pragma unroll
         for (int i = 0; i < kDims / 16; ++i) {
           const float* const mine = o + 8 * i + 2 * r;
-          store_hinted(target + 16 * i, make_float4(mine[0], mine[1], mine[4], mine[5]), policy);
+          store_hinted(place_of_first + r * 8 * kHeadDim + 16 * i,
+                       make_float4(mine[0], mine[1], mine[4], mine[5]), policy);
         }
       }
+    }
+    if constexpr (TileType::kFoldInRegisters) {
+      if (folds() && !last_unit) {
+#pragma unroll
+        for (int i = 0; i < kDims / 2; ++i) accumulated[i] = o[i];
+      }
+    } else if constexpr (TileType::kSplit == 2) {
+      if (merges()) __syncthreads();  // the exchange buffers hold scores again
     }
   }
 }

@@ -24,45 +24,69 @@ std::int32_t narrow(std::int64_t value) {
   return static_cast<std::int32_t>(value);
 }
 
+/// Does the sequence have other row tiles, which read the same keys?
+bool shares_keys(const Plan& plan, std::int32_t tile) {
+  const auto of = [&](std::int32_t i) {
+    return i < 0 || i >= static_cast<std::int32_t>(plan.tiles.size())
+               ? -1
+               : plan.tiles[static_cast<std::size_t>(i)].sequence;
+  };
+  return of(tile) == of(tile - 1) || of(tile) == of(tile + 1);
+}
+
 }  // namespace
 
 void flatten(const Plan& plan, std::span<const TableRange> tables, FlatPlan& out) {
   const int group = plan.shape.group();
-  out.items.clear();
-  out.reductions.clear();
   out.tile_rows = 0;
   out.runs = 0;
   out.partials = plan.partials;
-  for (const WorkItem& work : plan.items) {
-    const RowTile& tile = plan.tiles[static_cast<std::size_t>(work.tile)];
-    const auto sequence = static_cast<std::size_t>(tile.sequence);
-    const std::int64_t partials = std::int64_t{tile.rows} * group;
-    out.tile_rows = std::max(out.tile_rows, tile.rows * group);
-    Item item{};
-    item.position = narrow(tile.position);
-    item.rows = tile.rows;
+  CHECK(plan.rows <= std::numeric_limits<std::int32_t>::max());
+  out.items.resize(plan.items.size());
+  // Items of a tile follow each other: what they share is worked out once.
+  Item shared{};
+  std::int32_t tile_index = -1;
+  std::int32_t first_key = 0;
+  std::int32_t tile_first = 0;
+  std::int32_t last_key = 0;
+  for (std::size_t i = 0; i < plan.items.size(); ++i) {
+    const WorkItem& work = plan.items[i];
+    if (work.tile != tile_index) {
+      tile_index = work.tile;
+      const RowTile& tile = plan.tiles[static_cast<std::size_t>(work.tile)];
+      const TableRange& table = tables[static_cast<std::size_t>(tile.sequence)];
+      shared.position = narrow(tile.position);
+      shared.rows = tile.rows;
+      shared.unit = tile.unit;
+      shared.table = table.first;
+      shared.table_count = table.count;
+      shared.token = static_cast<std::int32_t>(tile.token);
+      shared.reread = shares_keys(plan, work.tile) ? 1 : 0;
+      first_key = narrow(plan.shape.first_key(tile.position));
+      tile_first = tile.unit_first;
+      last_key = narrow(tile.position + tile.rows);
+      out.tile_rows = std::max(out.tile_rows, tile.rows * group);
+    }
+    Item& item = out.items[i];
+    item = shared;
     item.kv_head = work.kv_head;
-    item.unit = tile.unit;
-    item.key_begin = narrow(
-        std::max(std::int64_t{work.unit_first} * tile.unit, plan.shape.first_key(tile.position)));
-    item.key_end =
-        narrow(std::min(std::int64_t{work.unit_last} * tile.unit, tile.position + tile.rows));
-    item.table = tables[sequence].first;
-    item.table_count = tables[sequence].count;
-    item.token = narrow(tile.token);
-    item.partial = narrow(std::max<std::int64_t>(work.partial, 0));
+    item.key_begin = std::max(work.unit_first * shared.unit, first_key);
+    item.key_end = static_cast<std::int32_t>(
+        std::min(std::int64_t{work.unit_last} * shared.unit, std::int64_t{last_key}));
     const bool several = work.units() > 1;
     if (work.partial >= 0) {
-      item.emit = several && work.unit_first == tile.unit_first ? Emit::kFold : Emit::kStore;
+      item.emit = several && work.unit_first == tile_first ? Emit::kFold : Emit::kStore;
+      item.partial = static_cast<std::int32_t>(work.partial);
     } else if (!several) {
       item.emit = Emit::kFinal;
     } else {
       item.emit = Emit::kFoldFinal;
-      item.partial = narrow(out.partials);
-      out.partials += partials;
+      item.partial = static_cast<std::int32_t>(out.partials);
+      out.partials += std::int64_t{shared.rows} * group;
     }
-    out.items.push_back(item);
   }
+  CHECK(out.partials <= std::numeric_limits<std::int32_t>::max());
+  out.reductions.clear();
   for (const attention::Reduction& work : plan.reductions) {
     const RowTile& tile = plan.tiles[static_cast<std::size_t>(work.tile)];
     const std::int64_t stride = std::int64_t{tile.rows} * group;

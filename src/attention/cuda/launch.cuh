@@ -11,6 +11,7 @@
 
 #include "attention/cuda/decode.cuh"
 #include "attention/cuda/launch.h"
+#include "attention/cuda/natural_maps.h"
 #include "attention/cuda/reduce.cuh"
 #include "core/check.h"
 #include "device/cuda/check.h"
@@ -74,12 +75,16 @@ void launch_tile(const DeviceParams& params, int blocks, cudaStream_t stream) {
     return true;
   }();
   CHECK(prepared);
+  Arguments args = arguments_of(params, TileType::kKeys);
+  NaturalMaps maps{};
+  if (params.kv.layout != kv::Layout::kSwizzled8) describe_natural(params.kv, args, maps);
   enqueue(kKernel, dim3(static_cast<unsigned>(blocks)), TileType::kBlockThreads,
-          TileType::kSharedBytes, stream, arguments_of(params, TileType::kKeys));
+          TileType::kSharedBytes, stream, args, maps);
 }
 
 /// With no more blocks than multiprocessors, two on one of them would leave another idle: the
-/// variant that takes more than half of the shared memory keeps them apart.
+/// variant that takes more than half of the shared memory keeps them apart. Two row groups have a
+/// multiprocessor to themselves always, and a feeder where registers allow it.
 template <int kHeadDim, class T, int kRowGroups>
 void launch_decode(const DeviceParams& params, int blocks, cudaStream_t stream) {
   if constexpr (kHeadDim <= 256 && kRowGroups == 1) {
@@ -87,7 +92,8 @@ void launch_decode(const DeviceParams& params, int blocks, cudaStream_t stream) 
       return launch_tile<Tile<kHeadDim, T, 1, true>>(params, blocks, stream);
     }
   }
-  launch_tile<Tile<kHeadDim, T, kRowGroups, false>>(params, blocks, stream);
+  launch_tile<Tile<kHeadDim, T, kRowGroups, kRowGroups == 2 && kHeadDim <= 128>>(params, blocks,
+                                                                                 stream);
 }
 
 /// One layer: items, then reductions if there can be any.
@@ -132,8 +138,8 @@ void launch_attention(const DeviceParams& params, device::Stream& stream) {
 
 template <int kHeadDim, KvType kType>
 bool supports(const Shape& shape) {
-  return shape.head_dim == kHeadDim && shape.kv == kType &&
-         shape.layout == kv::Layout::kSwizzled8 && shape.page_size % 8 == 0 && shape.group() <= 16;
+  return shape.head_dim == kHeadDim && shape.kv == kType && shape.layout != kv::Layout::kTiled16 &&
+         shape.page_size % 8 == 0 && shape.group() <= 16;
 }
 
 template <int kHeadDim, KvType kType, class T>

@@ -23,7 +23,7 @@ struct DeviceParams {
   const float* sinks = nullptr;          // [q_heads] or null
   float* partials = nullptr;             // plan->partial_bytes(), or null where the plan owns them
   const std::int32_t* tables = nullptr;  // [sequences, stride] or null where the plan has them
-  kv::View kv;                           // kSwizzled8
+  kv::View kv;                           // kSwizzled8 or a natural layout
   Shape shape;
   float scale = 1.0f;  // above 0
   float softcap = 0.0f;

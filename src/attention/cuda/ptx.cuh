@@ -56,6 +56,12 @@ __device__ __forceinline__ std::uint64_t policy_evict_first() {
   return policy;
 }
 
+__device__ __forceinline__ std::uint64_t policy_evict_normal() {
+  std::uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 /// Device memory to shared memory; source, target and bytes are multiples of 16. Completes on the
 /// barrier.
 __device__ __forceinline__ void bulk_copy(std::uint32_t target, const void* source,
@@ -66,6 +72,32 @@ __device__ __forceinline__ void bulk_copy(std::uint32_t target, const void* sour
       "[%1], %2, [%3], %4;" ::"r"(target),
       "l"(source), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
+}
+
+/// A box of a tensor [groups of 8 tokens][lines][8 tokens][64 dims], swizzled on its way; all
+/// lines of a head and as many groups as the map says.
+__device__ __forceinline__ void tensor_copy(std::uint32_t target, const void* map, int line,
+                                            int group, std::uint32_t barrier,
+                                            std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %2, %3, %4}], [%5], %6;" ::"r"(target),
+      "l"(map), "r"(0), "r"(line), "r"(group), "r"(barrier), "l"(policy)
+      : "memory");
+}
+
+__device__ __forceinline__ void copy_16_async(std::uint32_t target, const void* source,
+                                              std::uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(target),
+               "l"(source), "l"(policy)
+               : "memory");
+}
+__device__ __forceinline__ void copies_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int kPending>
+__device__ __forceinline__ void copies_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 __device__ __forceinline__ void copy_word_async(std::uint32_t target, const void* source) {
@@ -129,6 +161,15 @@ __device__ __forceinline__ std::uint64_t matrix_descriptor(std::uint32_t address
 
 __device__ __forceinline__ void sync_threads(int name, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+/// A warpgroup's registers a thread: given away, or taken where another one gave them away.
+template <int kRegisters>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 /// Blocks of the next kernel in the stream may start.
 __device__ __forceinline__ void allow_next_launch() {

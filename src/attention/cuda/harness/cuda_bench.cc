@@ -36,6 +36,8 @@ struct Options {
   std::string policy = "segue";
   int replays = 11;
   bool check = true;
+  bool prefill = false;
+  bool mixed = false;
   bool early = false;
   bool floors = false;
   int window_units = 0, target_units = 0, target_items = 0, min_unit = 0, segments = 0;
@@ -103,8 +105,8 @@ class Bench {
     if (options_.min_unit > 0) world.facts().min_unit = options_.min_unit;
     double first_us = 0;
     for (const int rows : options_.rows) {
-      const std::vector<SequenceRows> sequences(static_cast<std::size_t>(batch),
-                                                SequenceRows{length - rows, rows});
+      const std::vector<SequenceRows> sequences(
+          static_cast<std::size_t>(batch), SequenceRows{length - rows, rows, options_.prefill});
       RunOptions run;
       run.force_segments = options_.segments;
       const Result<Policy> policy = parse_policy(options_.policy);
@@ -113,9 +115,7 @@ class Bench {
       core::Verdict verdict;
       double relative = 0;
       if (options_.check) {
-        std::vector<SequenceRows> checked = sequences;
-        for (std::size_t i = 1; i + 1 < checked.size(); ++i) checked[i].rows = 0;  // first and last
-        verdict = world.check(checked, world.run(checked, run));
+        verdict = check(world, sequences, run);
         relative = world.relative_error();
         if (!verdict.ok) {
           fmt::print("{} kv {} rows {} batch {}: WRONG {}\n", named.name, length, rows, batch,
@@ -133,32 +133,22 @@ class Bench {
                                         std::chrono::steady_clock::now() - start)
                                         .count());
       }
-      const std::vector<kv::PageTable> tables = world.tables_for(sequences);
-      DevicePlan device_plan(capacity_of(plan, tables), shape.head_dim);
-      CHECK(device_plan.upload(plan, tables, world.stream()).ok());
-      world.make_queries(sequences);
-      world.stream().synchronize();
-      const double estimate = static_cast<double>(bytes) / ceiling_ / 1e3 + 5;
+      const double estimate = std::max(static_cast<double>(bytes) / ceiling_ / 1e3 + 5,
+                                       static_cast<double>(plan.operations) / 400e6);
       const int rounds =
           std::max(1, static_cast<int>(2000 / (estimate * world_options.copies)) + 1);
       const std::vector<double> samples =
-          time_calls(world.stream(), world_options.copies * rounds, options_.replays, [&](int i) {
-            RunOptions copy = run;
-            copy.copy = i % world_options.copies;
-            DeviceParams params = world.params(device_plan, copy);
-            params.early_reads = options_.early;
-            world.launch(plan, params);
-          });
+          time_plan(world, plan, sequences, run, {world_options.copies, rounds});
       const double us = median(samples);
       if (first_us == 0) first_us = us;
       const double share = static_cast<double>(bytes) / us / 1e3 / ceiling_;
       fmt::print(
           "{:10} kv {:6} batch {:3} rows {:2}: {:8.2f} us {:5.1f} %  t/t1 {:5.3f}  items {} "
-          "partials {} unit {} "
+          "partials {} unit {} {:.0f} TFLOP/s "
           "bound {:.2f} rel {:.1e}\n",
           named.name, length, batch, rows, us, 100 * share, us / first_us, plan.items.size(),
-          plan.partials, plan.tiles.empty() ? 0 : plan.tiles[0].unit, verdict.worst_ratio,
-          relative);
+          plan.partials, plan.tiles.empty() ? 0 : plan.tiles[0].unit,
+          static_cast<double>(plan.operations) / us / 1e6, verdict.worst_ratio, relative);
       std::fflush(stdout);
       core::Json cell = core::Json::object();
       cell.set("shape", named.name)
@@ -169,6 +159,7 @@ class Bench {
           .set("kv_len", length)
           .set("batch", batch)
           .set("rows", rows)
+          .set("prefill", options_.prefill)
           .set("kernel", plan.kernel->name)
           .set("layout", kv::layout_name(shape.layout))
           .set("page_size", shape.page_size)
@@ -181,12 +172,44 @@ class Bench {
           .set("floor_us", static_cast<double>(bytes) / ceiling_ / 1e3)
           .set("us", us)
           .set("share_of_ceiling", share)
+          .set("tflop_per_s", static_cast<double>(plan.operations) / us / 1e6)
           .set("error_over_bound", verdict.worst_ratio)
           .set("relative_error", relative)
           .set("plan_us", plan_us)
           .set("samples", core::Json(samples));
       cells_.push(std::move(cell));
     }
+  }
+
+  /// Steps of unlike sequences: the whole, and its parts alone.
+  void run_mixed(const NamedShape& named) {
+    Shape shape;
+    shape.q_heads = named.q_heads;
+    shape.kv_heads = named.kv_heads;
+    shape.head_dim = named.head_dim;
+    shape.window = named.window;
+    shape.layout = kv::Layout::kSwizzled8;
+    constexpr int kRows = 4;
+    std::vector<SequenceRows> lengths;
+    for (int i = 0; i < 32; ++i) {
+      const auto length = static_cast<std::int64_t>(200 * std::pow(1100.0, i / 31.0));
+      lengths.push_back({length - kRows, kRows});
+    }
+    std::vector<std::vector<bool>> alone;
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      alone.emplace_back(lengths.size(), false);
+      alone.back()[i] = true;
+    }
+    run_step(named.name + " 32 lengths 200 to 220000, 4 rows", shape, lengths, alone);
+
+    std::vector<SequenceRows> chunk(8, SequenceRows{50'000, 8});
+    chunk[0] = {50'000, 2048, true};
+    std::vector<bool> prompt(8, false);
+    prompt[0] = true;
+    std::vector<bool> verify(8, true);
+    verify[0] = false;
+    run_step(named.name + " a chunk of 2048 and 7 verify blocks of 8 at 50000", shape, chunk,
+             {prompt, verify});
   }
 
   int finish() {
@@ -196,6 +219,94 @@ class Bench {
   }
 
  private:
+  struct Rounds {
+    int copies = 1;
+    int each = 1;
+  };
+
+  std::vector<double> time_plan(World& world, const Plan& plan,
+                                std::span<const SequenceRows> sequences, const RunOptions& run,
+                                const Rounds& rounds) const {
+    const std::vector<kv::PageTable> tables = world.tables_for(sequences);
+    DevicePlan device_plan(capacity_of(plan, tables), world.shape().head_dim);
+    CHECK(device_plan.upload(plan, tables, world.stream()).ok());
+    world.make_queries(sequences);
+    world.stream().synchronize();
+    return time_calls(world.stream(), rounds.copies * rounds.each, options_.replays, [&](int i) {
+      RunOptions copy = run;
+      copy.copy = i % rounds.copies;
+      DeviceParams params = world.params(device_plan, copy);
+      params.early_reads = options_.early;
+      world.launch(plan, params);
+    });
+  }
+
+  void run_step(const std::string& name, const Shape& shape,
+                const std::vector<SequenceRows>& sequences,
+                const std::vector<std::vector<bool>>& parts) {
+    std::vector<std::int64_t> lengths;
+    for (const SequenceRows& rows : sequences) lengths.push_back(rows.kv_len());
+    World world(shape, lengths, {});
+    const auto time_of = [&](std::span<const SequenceRows> rows) {
+      const Plan plan = world.plan_of(rows, {});
+      return std::pair(median(time_plan(world, plan, rows, {}, {1, 2})), plan.kv_bytes);
+    };
+    if (options_.check) {
+      const core::Verdict verdict = check(world, sequences, {});
+      if (!verdict.ok) {
+        fmt::print("{}: WRONG {}\n", name, verdict.message);
+        failed_ = true;
+        return;
+      }
+    }
+    const auto [us, bytes] = time_of(sequences);
+    double sum = 0;
+    core::Json samples = core::Json::array();
+    for (const std::vector<bool>& part : parts) {
+      std::vector<SequenceRows> rows = sequences;
+      for (std::size_t i = 0; i < rows.size(); ++i) rows[i].rows = part[i] ? rows[i].rows : 0;
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        if (!part[i]) rows[i].depth = 0;
+      }
+      const double alone = time_of(rows).first;
+      sum += alone;
+      samples.push(alone);
+    }
+    const double floor = static_cast<double>(bytes) / ceiling_ / 1e3;
+    fmt::print("{}: {:.1f} us, parts alone {:.1f} us in all, reading each tile's keys {:.1f} us\n",
+               name, us, sum, floor);
+    std::fflush(stdout);
+    cells_.push(core::Json::object()
+                    .set("step", name)
+                    .set("us", us)
+                    .set("parts_alone_us", std::move(samples))
+                    .set("parts_alone_sum_us", sum)
+                    .set("kv_bytes_by_tile", bytes));
+  }
+
+  /// The first and the last sequence; of many rows, the first, middle and last sixteen of the last.
+  static core::Verdict check(World& world, std::vector<SequenceRows> sequences,
+                             const RunOptions& run) {
+    for (std::size_t i = 1; i + 1 < sequences.size(); ++i) sequences[i].rows = 0;
+    if (sequences.size() > 1 && sequences.back().rows > 64) sequences.front().rows = 0;
+    const Output output = world.run(sequences, run);
+    const SequenceRows all = sequences.back();
+    if (all.rows <= 64) return world.check(sequences, output);
+    constexpr int kRows = 16;
+    const auto width = static_cast<std::ptrdiff_t>(world.shape().q_heads) * world.shape().head_dim;
+    core::Verdict worst;
+    for (const int first : {0, all.rows / 2, all.rows - kRows}) {
+      Output part;
+      part.out.assign(output.out.begin() + first * width,
+                      output.out.begin() + (first + kRows) * width);
+      sequences.back() = {all.depth + first, kRows, all.prefill};
+      core::Verdict verdict = world.check(sequences, part);
+      if (!verdict.ok) return verdict;
+      if (verdict.worst_ratio >= worst.worst_ratio) worst = verdict;
+    }
+    return worst;
+  }
+
   const Options& options_;
   device::Stream stream_;
   double ceiling_ = 0;
@@ -211,6 +322,15 @@ int run_main(const Options& options) {
   }
   Bench bench(options);
   if (options.floors) bench.floors();
+  if (options.mixed) {
+    for (const NamedShape& named : kShapes) {
+      if (std::find(options.shapes.begin(), options.shapes.end(), named.name) !=
+          options.shapes.end()) {
+        bench.run_mixed(named);
+      }
+    }
+    return bench.finish();
+  }
   for (const std::string& name : options.shapes) {
     const auto named = std::find_if(kShapes.begin(), kShapes.end(),
                                     [&](const NamedShape& s) { return s.name == name; });
@@ -248,6 +368,8 @@ int main(int argc, char** argv) {
   app.add_option("--target-items", options.target_items);
   app.add_option("--min-unit", options.min_unit);
   app.add_option("--segments", options.segments);
+  app.add_flag("--prefill", options.prefill, "The rows are prompt rows");
+  app.add_flag("--mixed", options.mixed, "Steps of unlike sequences instead of the table");
   app.add_flag("--early", options.early, "Read KV before the previous kernel ends");
   app.add_flag("--floors", options.floors, "Also the floor of one launch by bytes");
   app.add_flag("!--no-check", options.check);

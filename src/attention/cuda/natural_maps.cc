@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// The driver's encoder of tensor maps, found at run time so that nothing links the driver.
+#include "attention/cuda/natural_maps.h"
+
+#include <cudaTypedefs.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <stdexcept>
+
+#include "core/check.h"
+#include "device/cuda/check.h"
+#include "device/device.h"
+
+namespace segue::attention::cuda {
+namespace {
+
+constexpr std::int64_t kLineBytes = 128;
+constexpr int kGroup = 8;  // tokens
+
+PFN_cuTensorMapEncodeTiled_v12000 encoder() {
+  static const auto found = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    device::cuda_check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                                        cudaEnableDefault, &result));
+    if (result != cudaDriverEntryPointSuccess) {
+      throw device::DeviceError("the driver has no cuTensorMapEncodeTiled");
+    }
+    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
+  }();
+  return found;
+}
+
+std::int32_t whole_groups(std::int64_t bytes, std::int64_t group_bytes) {
+  CHECK(bytes % group_bytes == 0);
+  return static_cast<std::int32_t>(bytes / group_bytes);
+}
+
+}  // namespace
+
+void describe_natural(const kv::View& view, Arguments& args, NaturalMaps& maps) {
+  const std::int64_t group_bytes = kGroup * view.token_stride;
+  const bool token_major = view.layout == kv::Layout::kTokenMajor;
+  const int lines = view.head_dim / 64;
+  args.natural = 1;
+  args.page_groups = whole_groups(view.page_stride, group_bytes);
+  args.head_lines = token_major ? static_cast<std::int32_t>(view.head_stride / kLineBytes) : 0;
+  args.head_groups = token_major ? 0 : whole_groups(view.head_stride, group_bytes);
+  const std::int64_t heads_lines = token_major ? std::int64_t{view.kv_heads} * lines : lines;
+  // The last page may be followed by nothing of the same stride: its own groups end the tensor.
+  const std::int64_t groups = std::int64_t{view.pages - 1} * args.page_groups +
+                              std::int64_t{token_major ? 0 : view.kv_heads - 1} * args.head_groups +
+                              view.page_size / kGroup;
+  const cuuint64_t sizes[] = {64, kGroup, static_cast<cuuint64_t>(heads_lines),
+                              static_cast<cuuint64_t>(groups)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(view.token_stride),
+                                static_cast<cuuint64_t>(kLineBytes),
+                                static_cast<cuuint64_t>(group_bytes)};
+  const cuuint32_t box[] = {64, kGroup, static_cast<cuuint32_t>(lines),
+                            static_cast<cuuint32_t>(args.piece / kGroup)};
+  const cuuint32_t steps[] = {1, 1, 1, 1};
+  const auto encode = [&](CUtensorMap& map, std::byte* data) {
+    const CUresult result =
+        encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 4, data, sizes, strides, box, steps,
+                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    CHECK(result == CUDA_SUCCESS);
+  };
+  encode(maps.k, view.k);
+  encode(maps.v, view.v);
+}
+
+}  // namespace segue::attention::cuda
