@@ -9,7 +9,6 @@
 #include <cmath>
 #include <optional>
 
-#include "core/dtype.h"
 #include "format/safetensors/packed.h"
 #include "model/config.h"
 
@@ -209,15 +208,7 @@ void read_experts(Reader& reader, Config& config) {
   }
 }
 
-/// The reference rounds the embedding scale to the model's type before it multiplies.
-float embedding_scale(const std::string& dtype, std::int64_t hidden) {
-  const float scale = std::sqrt(static_cast<float>(hidden));
-  if (dtype == "bfloat16") return core::bf16_to_f32(core::f32_to_bf16(scale));
-  if (dtype == "float16") return core::f16_to_f32(core::f32_to_f16(scale));
-  return scale;
-}
-
-Result<Config> read_text(const Json& json, const std::string& where, const std::string& dtype) {
+Result<Config> read_text(const Json& json, const std::string& where) {
   Config config;
   Reader reader(json, where);
   config.architecture = reader.text("model_type", "gemma4_text");
@@ -229,7 +220,7 @@ Result<Config> read_text(const Json& json, const std::string& where, const std::
                                   unified ? 262144 : 131072);
   config.q_heads = static_cast<int>(reader.integer("num_attention_heads", 1, 1024, 8));
   config.rms_eps = static_cast<float>(reader.number("rms_norm_eps", 0, 1, 1e-6));
-  config.embedding_scale = embedding_scale(dtype, config.hidden);
+  config.embedding_scale = std::sqrt(static_cast<float>(config.hidden));
   config.final_softcap = static_cast<float>(reader.number("final_logit_softcapping", 0, 1e6, 0));
   config.activation = Activation::kGeluTanh;
   config.rope_pairs = ops::RopePairs::kSplitHalf;
@@ -283,15 +274,7 @@ Result<Config> config_from_json(const Json& json, const std::string& where) {
     if (!status.ok()) top.fail(status.error().code, status.error().message);
   }
   if (top.problem()) return *top.problem();
-  // "torch_dtype" is the older spelling; either may stand at the top or in the text config.
-  std::string dtype;
-  for (const Json* part : {&json, text}) {
-    if (part == nullptr) continue;
-    Reader reader(*part, where);
-    dtype = reader.text("torch_dtype", dtype);
-    dtype = reader.text("dtype", dtype);
-  }
-  Result<Config> config = read_text(text == nullptr ? json : *text, where, dtype);
+  Result<Config> config = read_text(text == nullptr ? json : *text, where);
   if (!config.ok()) return config.error();
   config->architecture = "gemma4";
   config->name = type;
