@@ -11,4 +11,7 @@ namespace segue::attention {
 /// The facts that plans of this shape read. The unit rule is part of the bits class.
 DeviceFacts gpu_device(const device::GpuFacts& gpu, const Shape& shape);
 
+/// Has this build kernels for it? kUnsupported with what it is and what there is.
+Status check_gpu(const device::GpuFacts& gpu);
+
 }  // namespace segue::attention

@@ -88,6 +88,7 @@ Status sweep_command(int argc, const char* const* argv) {
       .integers("--batch", batches, 1, 4096, "sequences alike; on the CPU 1")
       .choice("--layout", layout, {"device", "swizzled8", "token-major", "head-major"},
               "of the KV cache; device: the device's fastest")
+      .flag("--prefill", options.prefill, "GPU: the rows are prompt rows")
       .flag("--early-reads", options.early_reads,
             "GPU: read KV before the stream's previous kernel ends")
       .integer("--page-size", options.page_size, 8, 1 << 20, "tokens of a KV page, a multiple of 8")
@@ -131,6 +132,7 @@ Status sweep_command(int argc, const char* const* argv) {
       .set("policies", policies)
       .set("device", device)
       .set("layout", layout)
+      .set("prefill", options.prefill)
       .set("early_reads", options.early_reads)
       .set("page_size", options.page_size)
       .set("kv", kv)

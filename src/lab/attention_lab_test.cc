@@ -96,7 +96,7 @@ TEST(Explain, PlansForAGpuThatIsNotHere) {
   EXPECT_EQ(number(*json->find("device"), "multiprocessors"), 132);
   EXPECT_TRUE(*json->find("device")->find("assumed")->as_bool());
   EXPECT_EQ(text(*json->find("shape"), "layout"), "swizzled8");
-  EXPECT_EQ(number(*json, "workgroups"), 256);
+  EXPECT_EQ(number(*json, "workgroups"), 264);
   EXPECT_NE(explain_text(options)->find("NVIDIA H200, by its name"), std::string::npos);
   options.device_facts.clear();
   EXPECT_TRUE(explain(options).ok()) << "without a GPU the H200 is assumed";

@@ -19,7 +19,8 @@ namespace segue::lab {
 /// the GPU, KV buffers rotate so that a round reads more than 400 MB (cold), calls are replayed
 /// from a graph, cells of one depth take turns. Besides the CPU's members a cell has batch, layout,
 /// page_size, unit, floor_us (its bytes at the read ceiling), launch_floor_us (one launch that
-/// reads as many, or null), plan_us and relative_error.
+/// reads as many, or null), prefill, tflops, plan_us, update_us (planning and sending) and
+/// relative_error.
 Result<core::Json> run_gpu_sweep(const SweepOptions& options);
 
 /// As run_exactness(); `equal` has repeats, rows, batch, segments, policies and replays (of a graph

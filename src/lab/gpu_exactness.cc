@@ -270,6 +270,7 @@ Result<core::Json> check(const ExactnessOptions& options, const device::GpuFacts
 Result<core::Json> run_gpu_exactness(const ExactnessOptions& options) {
   const Result<device::GpuFacts> gpu = device::current_gpu_facts();
   if (!gpu.ok()) return gpu.error();
+  if (Status status = attention::check_gpu(*gpu); !status.ok()) return status.error();
   const Result<const attention::Kernel*> kernel =
       forced_kernel(options.kernel, attention::DeviceKind::kCuda);
   if (!kernel.ok()) return kernel.error();

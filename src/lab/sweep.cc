@@ -346,6 +346,8 @@ Status check_options(const SweepOptions& options) {
     return Error{ErrorCode::kUsage,
                  "the sweep of the CPU has batch 1 only; allowed are more with "
                  "--device cuda"};
+  if (options.prefill)
+    return Error{ErrorCode::kUsage, "--prefill is of --device cuda: the CPU has one family"};
   if (options.layout.has_value() && *options.layout != kv::Layout::kTiled16) {
     return Error{ErrorCode::kUsage, fmt::format("layout {}: the sweep of the CPU has {} only",
                                                 kv::layout_name(*options.layout),

@@ -35,6 +35,7 @@ struct SweepOptions {
   attention::DeviceKind device = attention::DeviceKind::kCpu;
   std::vector<int> batches{1};       // sequences alike; the CPU's sweep has 1
   std::optional<kv::Layout> layout;  // empty: the device's fastest; the CPU's sweep has no other
+  bool prefill = false;              // GPU: the rows are prompt rows
   bool early_reads = false;          // GPU: read KV before the stream's previous kernel ends
   std::function<void(double fraction)> progress;
   std::function<bool()> cancelled;  // asked between samples
@@ -45,8 +46,10 @@ struct SweepOptions {
 /// bound_us, ratio_to_bound, worst_error_over_bound, clause}]}. bytes: K and V read once.
 /// ratio_to_one_row: null without a 1-row cell of the same shape, depth and policy. bound_us:
 /// max(bytes / read bandwidth, operations / peak), both measured again in every round of cells and
-/// compared with the cells of that round; with warm caches on a buffer of the cell's size. clause: the one that sent the step to the whole path, or "". kUnsupported for an
-/// unknown kernel or shape; kInvalidFile never; a cell that fails its check fails the sweep.
+/// compared with the cells of that round; with warm caches on a buffer of the cell's size. clause:
+/// the one that sent the step to the whole path, or "". kUnsupported for an unknown kernel or shape
+/// and where the device is missing; a cell that fails its check fails the sweep. On a GPU:
+/// lab/gpu.h.
 Result<core::Json> run_sweep(const SweepOptions& options);
 
 /// The cells as a table for people.

@@ -122,6 +122,7 @@ Status open_device(Layer& layer) {
   if (config.device == AttentionDevice::kCuda) {
     const Result<device::GpuFacts> gpu = device::current_gpu_facts();
     if (!gpu.ok()) return gpu.error();
+    if (Status status = attention::check_gpu(*gpu); !status.ok()) return status;
     layer.facts = attention::gpu_device(*gpu, layer.shape);
   } else {
     if (config.threads == 0) config.threads = core::cpu_facts().logical_cpus;
