@@ -228,8 +228,10 @@ void read_gemma4(Reader& reader, const gguf::File& file, Config& config) {
         static_cast<int>(reader.integer("expert_used_count", 1, config.experts.count));
     config.experts.intermediate = reader.integer("expert_feed_forward_length", 1, kMaxDim);
   }
-  const int shared =
-      static_cast<int>(reader.integer("attention.shared_kv_layers", 0, layers - 1, 0));
+  // All layers of an assistant read K and V of its target.
+  const bool assistant = config.architecture == "gemma4-assistant";
+  const int shared = static_cast<int>(
+      assistant ? layers : reader.integer("attention.shared_kv_layers", 0, layers - 1, 0));
   if (Status status = assign_layers(config, kinds, shared, file.path()); !status.ok())
     reader.fail(status.error());
 }
@@ -239,7 +241,8 @@ void read_gemma4(Reader& reader, const gguf::File& file, Config& config) {
 Result<Config> config_from_gguf(const gguf::File& file) {
   const Result<std::string_view> architecture = file.text("general.architecture");
   if (!architecture.ok()) return architecture.error();
-  if (*architecture != "gemma3" && *architecture != "gemma4" && *architecture != "llama") {
+  if (*architecture != "gemma3" && *architecture != "gemma4" && *architecture != "llama" &&
+      *architecture != "gemma4-assistant") {
     return Error{ErrorCode::kUnsupported,
                  fmt::format("'{}': general.architecture is '{}'; supported: gemma3, gemma4, llama",
                              file.path(), *architecture)};
@@ -270,7 +273,7 @@ Result<Config> config_from_gguf(const gguf::File& file) {
   config.tied = file.find_tensor("output.weight") == nullptr;
   if (config.architecture == "gemma3") {
     read_gemma3(reader, file, config);
-  } else if (config.architecture == "gemma4") {
+  } else if (config.architecture.starts_with("gemma4")) {
     read_gemma4(reader, file, config);
   } else {
     read_llama(reader, file, config);
