@@ -17,22 +17,40 @@ constexpr double kMoveEveryUs = 1000;
 Placement::Placement(int threads)
     : threads_(threads), seats_(std::make_unique<Seat[]>(static_cast<std::size_t>(threads))) {}
 
-void Placement::enter([[maybe_unused]] int worker) {
+int Placement::sit([[maybe_unused]] int worker) {
 #if defined(__linux__)
   const int cpu = sched_getcpu();
+  std::atomic<int>& seat = seats_[static_cast<std::size_t>(worker)].cpu;
+  if (seat.load(std::memory_order_relaxed) != cpu) seat.store(cpu, std::memory_order_relaxed);
+  return cpu;
+#else
+  return -1;
+#endif
+}
+
+void Placement::enter(int worker) {
+  const int cpu = sit(worker);
   if (cpu < 0) return;
-  const auto self = static_cast<std::size_t>(worker);
-  if (seats_[self].cpu.load(std::memory_order_relaxed) != cpu)
-    seats_[self].cpu.store(cpu, std::memory_order_relaxed);
-  for (std::size_t other = 0; other < self; ++other) {
-    if (seats_[other].cpu.load(std::memory_order_relaxed) != cpu) continue;
+  for (int other = 0; other < worker; ++other) {
+    if (seats_[static_cast<std::size_t>(other)].cpu.load(std::memory_order_relaxed) != cpu)
+      continue;
+    double& moved_us = seats_[static_cast<std::size_t>(worker)].moved_us;
     const double now = now_us();
-    if (now - seats_[self].moved_us < kMoveEveryUs) return;
-    seats_[self].moved_us = now;
+    if (now - moved_us < kMoveEveryUs) return;
+    moved_us = now;
     move(worker);
     return;
   }
-#endif
+}
+
+bool Placement::shares_cpu(int worker) {
+  const int cpu = sit(worker);
+  for (int other = 0; cpu >= 0 && other < threads_; ++other) {
+    if (other != worker &&
+        seats_[static_cast<std::size_t>(other)].cpu.load(std::memory_order_relaxed) == cpu)
+      return true;
+  }
+  return false;
 }
 
 void Placement::move([[maybe_unused]] int worker) {

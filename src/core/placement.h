@@ -20,6 +20,9 @@ class Placement {
   /// most one move per millisecond and thread. Does nothing where the system cannot tell.
   void enter(int worker);
 
+  /// Was another thread of the pool last seen on the CPU on which `worker`, the caller, is?
+  bool shares_cpu(int worker);
+
   /// Moves that enter() made.
   std::int64_t moves() const { return moves_.load(std::memory_order_relaxed); }
 
@@ -29,6 +32,7 @@ class Placement {
     double moved_us = 0;  // of its own thread
   };
 
+  int sit(int worker);  // where the caller is, -1 unknown; remembered
   void move(int worker);
 
   int threads_;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers wait on a generation counter: they spin for a few microseconds, then give their core to
-// whoever is ready, then sleep in the kernel.
+// Workers wait on a generation counter: awake for a while, then asleep in the kernel.
 #include "core/thread_pool.h"
 
 #include "core/check.h"
+#include "core/clock.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -12,14 +12,13 @@
 namespace segue::core {
 namespace {
 
-// A waiting thread pauses this often (3 to 9 us), then yields. Where every thread has a core this
-// costs nothing; where two share one (another program, more threads than cores) the spinner must
-// not keep the other from the work that it waits for: pauses alone for 0.3 ms made such regions 3
-// to 9 times slower than one thread.
-constexpr int kPauses = 200;
-// Yields before a worker sleeps: together some 0.2 ms, longer than the serial stretches of a decode
-// step, short enough that an idle server does not burn a core.
-constexpr int kYields = 800;
+// A waiting thread yields its CPU only to a thread of its own pool that was last seen there, or
+// after so long: a yield to another program costs a whole time slice, and a step has hundreds of
+// regions.
+constexpr double kPatienceUs = 1000;
+// A worker without work sleeps after this: longer than the serial stretches of a decode step, short
+// enough that an idle server does not burn a core.
+constexpr double kAwakeUs = 300;
 
 void pause_cpu() {
 #if defined(__x86_64__)
@@ -29,13 +28,28 @@ void pause_cpu() {
 #endif
 }
 
-void wait_a_little(int turn) {
-  if (turn < kPauses) {
+/// The waiting of one thread for the end of a region, or for the next one.
+class Wait {
+ public:
+  Wait(Placement& placement, int worker) : placement_(placement), worker_(worker) {}
+
+  void pause() {
     pause_cpu();
-  } else {
-    std::this_thread::yield();
+    if (++turns_ % kTurnsPerLook != 0) return;
+    waited_us_ = now_us() - start_us_;
+    if (waited_us_ > kPatienceUs || placement_.shares_cpu(worker_)) std::this_thread::yield();
   }
-}
+  double waited_us() const { return waited_us_; }
+
+ private:
+  static constexpr int kTurnsPerLook = 64;  // 1 to 3 us
+
+  Placement& placement_;
+  int worker_;
+  int turns_ = 0;
+  double start_us_ = now_us();
+  double waited_us_ = 0;
+};
 
 }  // namespace
 
@@ -65,15 +79,15 @@ void ThreadPool::run_erased(Erased fn, void* context) {
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();
   fn(context, 0);
-  for (int turn = 0; pending_.load(std::memory_order_acquire) != 0; ++turn) wait_a_little(turn);
+  for (Wait wait(placement_, 0); pending_.load(std::memory_order_acquire) != 0;) wait.pause();
 }
 
 void ThreadPool::work(int worker) {
   std::uint32_t seen = 0;
   for (;;) {
     std::uint32_t now = generation_.load(std::memory_order_acquire);
-    for (int turn = 0; now == seen && turn < kPauses + kYields; ++turn) {
-      wait_a_little(turn);
+    for (Wait wait(placement_, worker); now == seen && wait.waited_us() < kAwakeUs;) {
+      wait.pause();
       now = generation_.load(std::memory_order_acquire);
     }
     if (now == seen) {
