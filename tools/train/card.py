@@ -42,10 +42,11 @@ def bytes_rows(folder):
     return lines
 
 
-def acceptance_rows(acceptance, positions, per_round, rounds):
-    lines = ["| depth | documents | rounds | 1 | 2 | 3 | 4 | tokens per round |", "|---|---|---|---|---|---|---|---|"]
-    return lines + [f"| {d['depth']} | {d['documents']} | {d[rounds]} | {percent(d[positions])} | {d[per_round]:.2f} |"
-                    for d in acceptance["depths"]]
+def acceptance_rows(acceptance):
+    lines = ["| depth | prompts | rounds | 1 | 2 | 3 | 4 | tokens per round | first draft on the document itself |",
+             "|---|---|---|---|---|---|---|---|---|"]
+    return lines + [f"| {d['depth']} | {d['documents']} | {d['rounds']} | {percent(d['positions'])} | "
+                    f"{d['tokens_per_round']:.2f} | {d['text_first']:.2f} |" for d in acceptance["depths"]]
 
 
 def throughput_rows(train):
@@ -79,16 +80,16 @@ def card(folder):
         "## Quality", "",
         f"Held-out loss, nats per token of {corpus['characters_per_token']} characters on average, pieces of "
         f"{train['batches'][1][0]} tokens: **{train['held_out_4_bits']:.3f}** as exported (w4a16), {train['held_out_unrounded']:.3f} with the "
-        "same weights before rounding to 4 bits (bf16 arithmetic). Rounding is part of the last stretch of training, "
-        "so the two are no independent models.", "",
+        "same weights before rounding to 4 bits; bf16 arithmetic both. Rounding is part of the last stretch of "
+        "training, so the two are no independent models. Held-out documents come from the same packages as the "
+        "training documents.", "",
         "Share of rounds in which drafts 1 to j are all accepted, greedy, k = 4, prompts of the given length from "
         "held-out documents, "
         f"{acceptance['tokens']} tokens each, float32 arithmetic, target as exported:", "",
-        *acceptance_rows(acceptance, "positions", "tokens_per_round", "rounds"), "",
-        "A model of this size repeats itself when it continues greedily, which is easy to draft. The same shares "
-        "where every round starts inside the held-out document itself (the newest token is the document's, the "
-        "target's own greedy choices after it are the reference):", "",
-        *acceptance_rows(acceptance, "text_positions", "text_tokens_per_round", "text_rounds"), "",
+        *acceptance_rows(acceptance), "",
+        "A model of this size repeats itself when it continues greedily, and repetition is easy to draft: the last "
+        "column is the share of places inside the document, after the same prompt, where the first draft behind the "
+        "document's token is what the target would choose there.", "",
         f"During training, on pieces of {train['batches'][2][0]} held-out tokens, where the text itself is what the target would have "
         f"chosen: draft j agrees in {agreement}.", "",
         "## Training", "",
@@ -109,7 +110,7 @@ def card(folder):
         *corpus_rows(corpus), "",
         "## Licence", "",
         "The weights, tokenizer and this card are under Apache-2.0, as the rest of the repository. The texts they were "
-        "trained on keep their own licences, above; none of them is included.", ""]
+        "trained on keep their own licences, above; none of them is in this folder.", ""]
     return "\n".join(parts)
 
 

@@ -290,7 +290,7 @@ class Assistant(nn.Module):
 
 
 class Cache:
-    """Keys and values of every layer, for decoding with batch 1; masks by length alone."""
+    """Keys and values of every layer, so that rows can be added at the end; all sequences have one length."""
 
     def __init__(self, layers):
         self.length = 0
@@ -301,37 +301,25 @@ class Cache:
         self.current = index
         return self
 
-    def crop(self, length):
-        self.length = length
-        self.stored = [(k[:, :, :length], v[:, :, :length]) for k, v in self.stored]
-
     def attend(self, q, k, v, window, own):
-        """q's rows are the newest ones; with own = False (assistant) every key given is visible, window permitting."""
+        """q's rows are the newest; own = False (assistant): k and v are all keys there are, the last one the last
+        row's."""
         if own:
             if self.stored[self.current] is not None:
                 old_k, old_v = self.stored[self.current]
                 k, v = torch.cat([old_k, k], 2), torch.cat([old_v, v], 2)
             self.stored[self.current] = (k, v)
-        rows, keys = q.shape[2], k.shape[2]
-        if rows == keys and own and window is not None and keys % window == 0:
-            return attend(q, k, v, window), k, v
-        last = torch.arange(keys - rows, keys, device=q.device)[:, None]
-        column = torch.arange(keys, device=q.device)[None]
+        rows, visible = q.shape[2], k.shape[2]
+        if window is not None:
+            visible = min(visible, window + rows - 1)
+        last = torch.arange(visible - rows, visible, device=q.device)[:, None]
+        column = torch.arange(visible, device=q.device)[None]
         seen = column <= last
         if window is not None:
             seen = seen & (column > last - window)
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=1.0, enable_gqa=True)
+        out = F.scaled_dot_product_attention(q, k[:, :, -visible:], v[:, :, -visible:], attn_mask=seen, scale=1.0,
+                                             enable_gqa=True)
         return out, k, v
-
-
-class ReadOnly:
-    """Stands in for a cache where the assistant drafts one row: all keys given precede the newest token."""
-
-    def attend(self, q, k, v, window, own):
-        assert not own and q.shape[2] == 1
-        if window is not None:
-            k, v = k[:, :, -window:], v[:, :, -window:]
-        return F.scaled_dot_product_attention(q, k, v, scale=1.0, enable_gqa=True), k, v
 
 
 def parameters_of(module):
