@@ -6,13 +6,16 @@
     scripts/tables.py --check    exit status 1 when a table differs from its data
 
 A table is what stands between `<!-- table:NAME -->` and `<!-- /table -->`; NAME is a file
-bench/results/NAME.json in the format of `segue ladder --json` or `segue sweep --json`. While that file
-does not exist the table must be empty.
+bench/results/NAME.json in the format of `segue ladder --json`, `segue sweep --json` or `segue cells
+--json`. While that file does not exist the table must be empty. docs/NAME.svg is the picture of such
+cells, where it exists.
 """
 import json
 import pathlib
 import re
 import sys
+
+import plot_cells
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
@@ -55,16 +58,67 @@ def sweep(document: dict) -> str:
     ] for c in document["cells"]])
 
 
+def cells(document: dict) -> str:
+    """One line per cell of `segue cells`; a bound that misses its bar is in bold."""
+
+    def ratio(value: dict, bar: float) -> str:
+        low = f"{value['low95']:.3f}"
+        return f"{value['median']:.3f} ({low if value['low95'] >= bar else f'**{low}**'}–{value['high95']:.3f})"
+
+    header = ["batch", "depth", "acceptance", "off, tokens/s", "auto, tokens/s", "auto / off (95 %)",
+              "best fixed", "auto / best fixed (95 %)"]
+    rows = []
+    for c in document["cells"]:
+        rate = {a["spec"]: f"{a['tokens_per_s']:.1f}" for a in c["alternatives"]}
+        rows.append([str(c["batch"]), str(c["depth"]), c["profile"], rate["off"], rate["auto"],
+                     ratio(c["to_off"], 0.98), c["best_fixed"], ratio(c["to_best"], 0.97)])
+    return markdown(header, rows)
+
+
+def gpu_sweep(document: dict) -> str:
+    """One line per shape, depth and batch; a column of time and share of the read ceiling per row count."""
+    cells = [c for c in document["cells"] if c["policy"] == "segue"]
+    rows = list(dict.fromkeys(c["rows"] for c in cells))
+    lines = list(dict.fromkeys((c["shape"], c["layout"], c["depth"], c["batch"]) for c in cells))
+    found = {(c["shape"], c["layout"], c["depth"], c["batch"], c["rows"]): c for c in cells}
+
+    def cell(line, count) -> str:
+        c = found.get((*line, count))
+        return "–" if c is None else f"{c['us']['median']:.1f} ({c['percent_of_read']:.1f} %)"
+
+    header = ["shape", "layout", "depth", "batch", "KV MB", "floor µs", *(f"rows {r}" for r in rows)]
+    table = []
+    for line in lines:
+        first = next(c for c in cells if (c["shape"], c["layout"], c["depth"], c["batch"]) == line)
+        table.append([line[0], line[1], str(line[2]), str(line[3]), f"{first['bytes'] / 1e6:.0f}",
+                      f"{first['floor_us']:.1f}", *(cell(line, r) for r in rows)])
+    return markdown(header, table)
+
+
 def render(name: str) -> str:
     path = RESULTS / f"{name}.json"
     if not path.exists():
         return ""
     document = json.loads(path.read_text())
-    return ladder(document) if "rows" in document else sweep(document)
+    if "rows" in document:
+        return ladder(document)
+    if "gpu" in document:
+        return gpu_sweep(document)
+    return cells(document) if "profile" in document["cells"][0] else sweep(document)
 
 
 def rewritten(text: str) -> str:
     return TABLE.sub(lambda m: m.group(1) + render(m.group(2)) + m.group(4), text)
+
+
+def pictures() -> list[tuple[pathlib.Path, str]]:
+    """Every docs/NAME.svg that is drawn from bench/results/NAME.json, and how it should look."""
+    found = []
+    for path in sorted((ROOT / "docs").glob("*.svg")):
+        results = RESULTS / f"{path.stem}.json"
+        if results.exists():
+            found.append((path, plot_cells.svg(json.loads(results.read_text()))))
+    return found
 
 
 def documents() -> list[pathlib.Path]:
@@ -80,6 +134,10 @@ def differences() -> list[str]:
             found.append(f"{name}: a table marker has no partner")
         elif rewritten(text) != text:
             found.append(f"{name}: a table differs from bench/results; run scripts/tables.py")
+    for path, drawn in pictures():
+        if path.read_text() != drawn:
+            name = path.relative_to(ROOT).as_posix()
+            found.append(f"{name}: differs from bench/results; run scripts/tables.py")
     return found
 
 
@@ -92,6 +150,10 @@ def main() -> int:
         text = path.read_text()
         if (new := rewritten(text)) != text:
             path.write_text(new)
+            print(f"rewrote {path.relative_to(ROOT)}")
+    for path, drawn in pictures():
+        if path.read_text() != drawn:
+            path.write_text(drawn)
             print(f"rewrote {path.relative_to(ROOT)}")
     return 0
 

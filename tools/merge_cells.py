@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Joins the documents of several `segue cells --json` runs into one.
+
+    tools/merge_cells.py part1.json part2.json ... > bench/results/never-slower.json
+
+All must come from the same machine, build and settings, but for depths, batches and acceptances. A
+cell that was measured twice is refused: nobody picks the better of two runs.
+"""
+import json
+import sys
+
+LISTS = ("depths", "batch", "acceptance")
+
+
+def merge(documents: list[dict]) -> dict:
+    first = documents[0]
+    cells = {}
+    for document in documents:
+        for part in ("machine", "build", "threads"):
+            if document[part] != first[part]:
+                raise ValueError(f"'{part}' differs: {document[part]} and {first[part]}")
+        for key, value in document["settings"].items():
+            if key not in LISTS and value != first["settings"][key]:
+                raise ValueError(f"setting '{key}' differs: {value} and {first['settings'][key]}")
+        for cell in document["cells"]:
+            name = (cell["batch"], cell["depth"], cell["profile"])
+            if name in cells:
+                raise ValueError(f"cell {name} was measured twice")
+            cells[name] = cell
+    profiles = list(dict.fromkeys(p for d in documents for p in d["settings"]["acceptance"]))
+    order = sorted(cells, key=lambda name: (name[0], name[1], profiles.index(name[2])))
+    settings = dict(first["settings"])
+    settings["depths"] = sorted({name[1] for name in order})
+    settings["batch"] = sorted({name[0] for name in order})
+    settings["acceptance"] = profiles
+    return {**first, "settings": settings, "cells": [cells[name] for name in order]}
+
+
+def main() -> int:
+    if len(sys.argv) < 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    documents = []
+    for path in sys.argv[1:]:
+        with open(path) as file:
+            documents.append(json.load(file))
+    try:
+        merged = merge(documents)
+    except ValueError as error:
+        print(f"merge_cells: {error}", file=sys.stderr)
+        return 1
+    # One line a cell: a record that can be read in a diff.
+    cells = merged.pop("cells")
+    head = json.dumps(merged, indent=1)
+    lines = ",\n".join("  " + json.dumps(cell, separators=(",", ":")) for cell in cells)
+    print(head[:-2] + ',\n "cells": [\n' + lines + "\n ]\n}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
