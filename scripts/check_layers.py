@@ -28,7 +28,7 @@ ALLOWED = {
     "attention/cuda": [PUBLIC, "core", "device", "attention", "kv/view.h"],
     "attention/api": [PUBLIC, "core", "device", "attention", "attention/cuda", "kv"],
     "model": BELOW_MODEL,
-    "speculate": [PUBLIC, "core", "model/lm.h", "kv"],
+    "speculate": [PUBLIC, "core", "model/lm.h", "model/assistant.h", "kv"],
     "engine": [*BELOW_MODEL, "model", "speculate"],
     "lab": [*BELOW_MODEL, "attention/cpu", "attention/cuda", "model", "speculate", "engine"],
     "server": [PUBLIC, "core"],

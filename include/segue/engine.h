@@ -19,8 +19,10 @@
 namespace segue {
 
 struct EngineOptions {
-  std::string model;  // path of a GGUF file
-  int threads = 0;    // 0: all CPUs this process may use
+  std::string model;        // path of a GGUF file
+  std::string assistant;    // of the model: its folder or GGUF file; empty: none
+  std::string draft_model;  // of a small model with the same vocabulary that drafts; empty: none
+  int threads = 0;          // 0: all CPUs this process may use
   KvType kv = KvType::kBF16;
   int page_size = 0;         // tokens, a multiple of 8; 0: default
   int prefill_chunk = 512;   // prompt rows per step

@@ -20,7 +20,7 @@ struct Request {
   std::int64_t max_tokens = -1;             // -1: until a stop token or the end of the context
   Sampling sampling;
   SpecMode spec = SpecMode::kAuto;
-  int draft_tokens = 0;           // largest k, 1 to 8; 0: 4 for ngram, 8 for auto
+  int draft_tokens = 0;           // largest k, 1 to 8; 0: 4, and 8 for auto
   std::vector<std::string> stop;  // generation ends before the first of these texts
   bool ignore_eos = false;
   bool logits_hash = false;

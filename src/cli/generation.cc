@@ -10,6 +10,8 @@ namespace segue::cli {
 
 void EngineFlags::declare(Args& args) {
   args.text("-m,--model", model, "model file (GGUF)", true)
+      .text("--assistant", assistant, "the model's assistant: a folder or a GGUF file")
+      .text("--draft-model", draft_model, "a small model with the same vocabulary that drafts")
       .integer("--threads", threads, 0, 1024, "threads; 0: all CPUs of this process")
       .choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
       .integer("--page-size", page_size, 0, 1 << 20,
@@ -29,6 +31,8 @@ void EngineFlags::declare(Args& args) {
 EngineOptions EngineFlags::options() const {
   EngineOptions options;
   options.model = model;
+  options.assistant = assistant;
+  options.draft_model = draft_model;
   options.threads = threads;
   options.kv = parse_kv(kv).value();
   options.page_size = page_size;
@@ -42,6 +46,8 @@ EngineOptions EngineFlags::options() const {
 core::Json EngineFlags::settings() const {
   core::Json out = core::Json::object();
   return out.set("model", file_name(model))
+      .set("assistant", file_name(assistant))
+      .set("draft_model", file_name(draft_model))
       .set("threads", threads)
       .set("kv", kv)
       .set("page_size", page_size)
@@ -67,8 +73,8 @@ void RequestFlags::declare(Args& args) {
       .integer("--repeat-last-n", sampling.repeat_last_n, -1, 1 << 30,
                "how far back it looks; -1: all")
       .seed("--seed", sampling.seed, "seed of the sampling noise")
-      .choice("--spec", spec, {"off", "ngram", "auto"}, "speculation")
-      .integer("--draft-tokens", draft_tokens, 0, 8, "largest k; 0: 4 for ngram, 8 for auto")
+      .choice("--spec", spec, {"off", "ngram", "mtp", "draft", "auto"}, "speculation")
+      .integer("--draft-tokens", draft_tokens, 0, 8, "largest k; 0: 4, and 8 for auto")
       .flag("--logits-hash", logits_hash, "report a hash of the raw logits of every emitted token");
 }
 
@@ -101,11 +107,12 @@ core::Json RequestFlags::settings() const {
 }
 
 Result<SpecMode> parse_spec(std::string_view name) {
-  for (SpecMode mode : {SpecMode::kOff, SpecMode::kNgram, SpecMode::kAuto}) {
+  for (SpecMode mode : {SpecMode::kOff, SpecMode::kNgram, SpecMode::kMtp, SpecMode::kDraft,
+                        SpecMode::kAuto}) {
     if (name == spec_mode_name(mode)) return mode;
   }
   return Error{ErrorCode::kUsage,
-               fmt::format("spec '{}' is not allowed; allowed: off, ngram, auto", name)};
+               fmt::format("spec '{}' is not allowed; allowed: off, ngram, mtp, draft, auto", name)};
 }
 
 Result<KvType> parse_kv(std::string_view name) {

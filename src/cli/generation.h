@@ -14,6 +14,8 @@ namespace segue::cli {
 /// Flags that become EngineOptions, with --json, --quiet and --trace.
 struct EngineFlags {
   std::string model;
+  std::string assistant;
+  std::string draft_model;
   int threads = 0;
   std::string kv = "bf16";
   int page_size = 0;

@@ -33,7 +33,10 @@ Status ladder_command(int argc, const char* const* argv) {
   args.text("-m,--model", model, "model file (GGUF)", true)
       .integers("--depths", depths, 1, std::int64_t{1} << 24,
                 "keys in the cache before the first measured step")
-      .list("--spec", specs, "off, auto, ngram:K")
+      .text("--assistant", options.assistant, "the model's assistant: a folder or a GGUF file")
+      .text("--draft-model", options.draft_model,
+            "a small model with the same vocabulary that drafts")
+      .list("--spec", specs, "off, auto, ngram:K, mtp:K, draft:K")
       .list("--policies", policies,
             "segue, stock, pr45450, pr47520, batch_invariant, whole, segmented")
       .integer("--rounds", options.rounds, 1, 1000, "rounds; every alternative runs in each")
@@ -87,6 +90,8 @@ Status ladder_command(int argc, const char* const* argv) {
   if (!quiet && json != "-") fmt::print("{}", lab::ladder_table(*ladder));
   core::Json settings = core::Json::object();
   settings.set("model", file_name(model))
+      .set("assistant", file_name(options.assistant))
+      .set("draft_model", file_name(options.draft_model))
       .set("depths", depths)
       .set("spec", specs)
       .set("policies", policies)

@@ -13,14 +13,13 @@
 #include "engine/loop.h"
 #include "engine/runtime.h"
 #include "engine/trace.h"
-#include "speculate/ngram_drafter.h"
 #include "text/chat.h"
 
 namespace segue {
 namespace {
 
 constexpr int kMaxK = 8;
-constexpr int kDefaultNgramK = 4;
+constexpr int kDefaultFixedK = 4;
 
 Error usage(std::string message) { return {ErrorCode::kUsage, std::move(message)}; }
 
@@ -121,11 +120,11 @@ Result<engine::Sequence> Engine::Impl::prepare(const Request& request) const {
   sequence.spec = request.spec;
   sequence.ignore_eos = request.ignore_eos;
   sequence.hash_logits = request.logits_hash;
-  if (request.spec != SpecMode::kOff) {
-    sequence.drafter = std::make_unique<speculate::NgramDrafter>();
-    const int fallback = request.spec == SpecMode::kNgram ? kDefaultNgramK : kMaxK;
-    sequence.max_draft = request.draft_tokens > 0 ? request.draft_tokens : fallback;
-  }
+  Result<std::vector<speculate::Drafter*>> drafters = loop->drafters(request.spec);
+  if (!drafters.ok()) return drafters.error();
+  sequence.drafters = std::move(drafters).value();
+  const int fallback = request.spec == SpecMode::kAuto ? kMaxK : kDefaultFixedK;
+  sequence.max_draft = request.draft_tokens > 0 ? request.draft_tokens : fallback;
   sequence.output = std::make_unique<engine::Output>(tokenizer, request.stop, request.on_text);
   return sequence;
 }
@@ -135,7 +134,6 @@ Result<engine::Sequence> Engine::Impl::prepare(const Request& request) const {
 std::int64_t Engine::Impl::reuse_warm(engine::Sequence& sequence) {
   if (warm == nullptr) return 0;
   const std::unique_ptr<engine::Sequence> old = std::move(warm);
-  kv::Cache& cache = loop->cache();
   const std::int64_t cached =
       std::min<std::int64_t>(loop->cached(*old), static_cast<std::int64_t>(old->tokens.size()));
   const auto [mismatch, unused] = std::mismatch(old->tokens.begin(), old->tokens.begin() + cached,
@@ -143,13 +141,9 @@ std::int64_t Engine::Impl::reuse_warm(engine::Sequence& sequence) {
   // At least one prompt row has to be computed for its logits.
   const std::int64_t common =
       std::min<std::int64_t>(mismatch - old->tokens.begin(), sequence.prompt_tokens - 1);
-  if (common <= 0 || !cache.truncate(old->cache_id, common).ok()) {
-    loop->release(*old);
-    return 0;
-  }
-  sequence.key = old->key;
-  sequence.cache_id = old->cache_id;
-  return common;
+  if (common > 0 && loop->take_over(*old, sequence, common)) return common;
+  loop->release(*old);
+  return 0;
 }
 
 Completion Engine::Impl::complete(InFlight& done) const {
@@ -245,7 +239,11 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   if (options.context < 0)
     return usage(fmt::format("context is {}; allowed: 0 (the model's) and more", options.context));
   Result<std::unique_ptr<engine::Runtime>> runtime =
-      engine::Runtime::load({options.model, options.threads, options.load_progress, false});
+      engine::Runtime::load({.model = options.model,
+                             .assistant = options.assistant,
+                             .draft_model = options.draft_model,
+                             .threads = options.threads,
+                             .progress = options.load_progress});
   if (!runtime.ok()) return runtime.error();
   impl->runtime = std::move(runtime).value();
   const std::int64_t trained = impl->runtime->model->config().context;
@@ -324,7 +322,10 @@ std::string Engine::start_line() const {
                         : fmt::format("; verify steps ({} layers): {}",
                                       model.config().kinds[kind].name, status.error().message);
   }
-  return line;
+  std::string names;
+  for (const speculate::Drafter* drafter : impl_->loop->drafters(SpecMode::kAuto).value())
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", drafter->name());
+  return line + fmt::format("; drafters: {}", names);
 }
 
 std::string Engine::model_name() const { return impl_->runtime->model->config().name; }

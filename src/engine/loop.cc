@@ -12,6 +12,9 @@
 #include "core/check.h"
 #include "core/clock.h"
 #include "speculate/accept.h"
+#include "speculate/model_drafter.h"
+#include "speculate/mtp_drafter.h"
+#include "speculate/ngram_drafter.h"
 
 namespace segue::engine {
 namespace {
@@ -38,19 +41,67 @@ Result<std::unique_ptr<Loop>> Loop::create(Runtime& runtime, const LoopOptions& 
   demand.max_rows = std::max(options.prefill_chunk, 1 + speculate::kMaxDraft);
   kv::CacheOptions cache_options;
   cache_options.max_rows = demand.max_rows;
+  const std::int64_t weights =
+      model.weight_bytes() +
+      (runtime.draft_model == nullptr ? 0 : runtime.draft_model->weight_bytes()) +
+      (runtime.assistant == nullptr ? 0 : runtime.assistant->weight_bytes());
   cache_options.budget_bytes = std::max<std::int64_t>(
-      0,
-      static_cast<std::int64_t>(kMemoryShare * static_cast<double>(memory)) - model.weight_bytes());
+      0, static_cast<std::int64_t>(kMemoryShare * static_cast<double>(memory)) - weights);
   Result<std::vector<kv::PoolSpec>> specs = kv::size_pools(
       model.pool_specs(options.kv, options.page_size), demand, cache_options.budget_bytes);
   if (!specs.ok()) return specs.error();
   Result<kv::Cache> cache = kv::Cache::create(std::move(specs).value(), cache_options);
   if (!cache.ok()) return cache.error();
-  return std::unique_ptr<Loop>(new Loop(runtime, options, std::move(cache).value()));
+  auto loop = std::unique_ptr<Loop>(new Loop(runtime, options, std::move(cache).value()));
+  if (Status status = loop->add_drafters(cache_options.budget_bytes - loop->cache_.bytes());
+      !status.ok()) {
+    return status.error();
+  }
+  return loop;
 }
 
 Loop::Loop(Runtime& runtime, const LoopOptions& options, kv::Cache cache)
     : runtime_(runtime), options_(options), cache_(std::move(cache)) {}
+
+Status Loop::add_drafters(std::int64_t budget_bytes) {
+  drafters_.push_back(std::make_unique<speculate::NgramDrafter>());
+  if (runtime_.assistant != nullptr) {
+    drafters_.push_back(
+        std::make_unique<speculate::MtpDrafter>(*runtime_.assistant, cache_, options_.workgroups));
+  }
+  if (runtime_.draft_model == nullptr) return {};
+  speculate::ModelDrafterOptions draft;
+  draft.kv = options_.kv;
+  draft.page_size = options_.page_size;
+  draft.chunk = options_.prefill_chunk;
+  draft.context = options_.context;
+  draft.sequences = options_.max_sequences;
+  draft.budget_bytes = budget_bytes;
+  draft.workgroups = options_.workgroups;
+  Result<std::unique_ptr<speculate::ModelDrafter>> drafter =
+      speculate::ModelDrafter::create(*runtime_.draft_model, draft);
+  if (!drafter.ok()) {
+    return Error{drafter.error().code, fmt::format("draft model: {}", drafter.error().message)};
+  }
+  drafters_.push_back(std::move(drafter).value());
+  return {};
+}
+
+Result<std::vector<speculate::Drafter*>> Loop::drafters(SpecMode mode) const {
+  std::vector<speculate::Drafter*> found;
+  if (mode == SpecMode::kOff) return found;
+  for (const auto& drafter : drafters_) {
+    if (mode == SpecMode::kAuto || drafter->name() == spec_mode_name(mode))
+      found.push_back(drafter.get());
+  }
+  if (found.empty()) {
+    return Error{ErrorCode::kUsage,
+                 fmt::format("spec '{}' needs {}", spec_mode_name(mode),
+                             mode == SpecMode::kMtp ? "an assistant (--assistant)"
+                                                    : "a draft model (--draft-model)")};
+  }
+  return found;
+}
 
 void Loop::admit(Sequence& sequence) {
   CHECK(cache_.sequences() < options_.max_sequences);
@@ -71,10 +122,22 @@ Result<Sequence> Loop::fork(const Sequence& from) {
   copy.limit_reason = from.limit_reason;
   copy.sampling = from.sampling;
   copy.ignore_eos = from.ignore_eos;
+  copy.hidden = from.hidden;
+  for (const auto& drafter : drafters_) drafter->fork(from.key, copy.key);
   return copy;
 }
 
+bool Loop::take_over(Sequence& old, Sequence& next, std::int64_t tokens) {
+  if (!cache_.truncate(old.cache_id, tokens).ok()) return false;
+  for (const auto& drafter : drafters_) drafter->rewind(old.key, tokens);
+  next.key = old.key;
+  next.cache_id = old.cache_id;
+  old.cache_id = {};
+  return true;
+}
+
 void Loop::release(Sequence& sequence) {
+  for (const auto& drafter : drafters_) drafter->forget(sequence.key);
   cache_.destroy(sequence.cache_id);
   sequence.cache_id = {};
 }
@@ -87,48 +150,6 @@ void Loop::build_prefill(Block& block) {
   const std::int64_t end = std::min(sequence.prompt_tokens, (block.depth / chunk + 1) * chunk);
   block.rows.assign(sequence.tokens.begin() + block.depth, sequence.tokens.begin() + end);
   block.logits = end == sequence.prompt_tokens ? 1 : 0;
-}
-
-/// Fills the decode blocks: the newest token, then as many drafts as the controller (or the fixed
-/// k) wants.
-void Loop::draft(std::span<Block> blocks, speculate::Controller& controller) {
-  std::vector<speculate::DraftOffer> offers;  // of every decoding sequence: all share the step
-  std::vector<Block*> offering;
-  bool any_auto = false;
-  for (Block& block : blocks) {
-    if (block.prefill) continue;
-    Sequence& sequence = *block.sequence;
-    block.rows.assign(1, sequence.tokens.back());
-    const auto room = sequence.limit - static_cast<std::int64_t>(sequence.tokens.size()) - 1;
-    const auto most =
-        static_cast<std::size_t>(std::clamp<std::int64_t>(room, 0, sequence.max_draft));
-    speculate::DraftOffer offer{sequence.key, block.depth, 0, 0, true};
-    if (sequence.drafter != nullptr && most > 0) {
-      const double start = core::now_us();
-      std::array<std::int32_t, speculate::kMaxDraft> proposed;
-      const speculate::Draft drafted =
-          sequence.drafter->draft(sequence.tokens, std::span(proposed).first(most));
-      block.rows.insert(block.rows.end(), proposed.begin(), proposed.begin() + drafted.tokens);
-      if (sequence.spec == SpecMode::kAuto) {
-        any_auto = true;
-        offer.available = drafted.tokens;
-        offer.grade = drafted.grade;
-        controller.observe_draft(sequence.key, offer.source(), std::span(block.rows).subspan(1));
-      }
-      block.draft_us = core::now_us() - start;
-    }
-    offers.push_back(offer);
-    offering.push_back(&block);
-  }
-  if (any_auto) {
-    std::vector<speculate::Decision> decisions(offers.size());
-    controller.decide(offers, decisions);
-    for (std::size_t i = 0; i < offers.size(); ++i) {
-      if (offering[i]->sequence->spec != SpecMode::kAuto) continue;
-      offering[i]->rows.resize(static_cast<std::size_t>(1 + decisions[i].draft));
-    }
-  }
-  for (Block* block : offering) block->logits = static_cast<int>(block->rows.size());
 }
 
 Result<model::StepOutput> Loop::run_target(std::span<Block> blocks, attention::Policy policy) {
@@ -150,6 +171,14 @@ Result<model::StepOutput> Loop::run_target(std::span<Block> blocks, attention::P
   input.decode_rows = options_.decode_rows;
   input.workgroups = options_.workgroups;
   return runtime_.model->forward(input);
+}
+
+/// What the prompt costs the drafters is paid while it is read.
+void Loop::prepare_drafters(const Block& block) {
+  const Sequence& sequence = *block.sequence;
+  const auto read =
+      std::span(sequence.tokens).first(static_cast<std::size_t>(block.depth) + block.rows.size());
+  for (speculate::Drafter* drafter : sequence.drafters) drafter->prepare(sequence.key, read);
 }
 
 /// Adds one token to the sequence and decides whether it was the last.
@@ -174,8 +203,8 @@ void Loop::emit(Sequence& sequence, std::int32_t token, const float* logits) {
 
 /// Samples the block's rows in order, keeps what agrees, commits. Returns the rows of logits that
 /// it had.
-int Loop::take(Block& block, const float* logits, speculate::Controller& controller,
-               SequenceStep& record) {
+int Loop::take(Block& block, const float* logits, const float* hidden,
+               speculate::Controller& controller, SequenceStep& record) {
   Sequence& sequence = *block.sequence;
   const std::int64_t vocab = runtime_.model->config().vocab;
   const std::span<const std::int32_t> drafts =
@@ -200,16 +229,20 @@ int Loop::take(Block& block, const float* logits, speculate::Controller& control
   const speculate::Accepted accepted = speculate::accept(drafts, std::span(sampled).first(count));
   cache_.commit(sequence.cache_id,
                 block.prefill ? static_cast<std::int64_t>(block.rows.size()) : 1 + accepted.drafts);
+  if (std::ranges::any_of(sequence.drafters, &speculate::Drafter::wants_hidden)) {
+    const std::int64_t width = runtime_.model->config().hidden;
+    const float* newest = hidden + accepted.drafts * width;  // of the rows that stay
+    sequence.hidden.assign(newest, newest + width);
+  }
   const std::int64_t before = sequence.generated();
   for (std::size_t i = 0; i < count && !sequence.finished; ++i) {
     emit(sequence, sampled[i], logits + static_cast<std::int64_t>(i) * vocab);
   }
   record.accepted = accepted.drafts;
   record.emitted = static_cast<int>(sequence.generated() - before);
-  if (sequence.spec == SpecMode::kAuto && sequence.drafter != nullptr) {
+  if (sequence.spec == SpecMode::kAuto && !sequence.drafters.empty()) {
     controller.observe_tokens(sequence.key, std::span<const std::int32_t>(sampled).first(count));
   }
-  if (sequence.drafter != nullptr) sequence.drafter->observe(sequence.tokens, accepted.drafts);
   return block.logits;
 }
 
@@ -222,7 +255,7 @@ Result<StepReport> Loop::step(std::span<Sequence* const> sequences, attention::P
     if (sequence->finished) continue;
     const std::int64_t depth = cached(*sequence);
     const bool prefill = sequence->in_prefill(depth);
-    blocks_.push_back({sequence, {}, depth, prefill, 0, 0});
+    blocks_.push_back({sequence, {}, depth, prefill, 0, 0, 0, {}});
     if (!prefill) continue;
     any_prefill = true;
     if (sequence->prefill_started_us == 0) sequence->prefill_started_us = start;
@@ -244,9 +277,12 @@ Result<StepReport> Loop::step(std::span<Sequence* const> sequences, attention::P
                         block.prefill ? 0 : static_cast<int>(block.rows.size()) - 1,
                         0,
                         0,
-                        block.prefill};
-    logits_row += take(block, output->logits + logits_row * runtime_.model->config().vocab,
-                       controller, record);
+                        block.prefill,
+                        block.drafter};
+    if (block.prefill) prepare_drafters(block);
+    const model::Config& config = runtime_.model->config();
+    logits_row += take(block, output->logits + logits_row * config.vocab,
+                       output->hidden + logits_row * config.hidden, controller, record);
     records_.push_back(record);
   }
   const double end = core::now_us();
@@ -263,7 +299,7 @@ Result<StepReport> Loop::step(std::span<Sequence* const> sequences, attention::P
                                        blocks_[i].draft_us, report.verify_us * share,
                                        report.other_us * share});
   }
-  if (!any_prefill) controller.observe_step(rows, report.total_us);
+  if (!any_prefill) controller.observe_step(rows, report.total_us - slow_draft_us_);
   return report;
 }
 

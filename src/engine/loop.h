@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loop: one step at a time over the sequences that it is given: draft, verify, accept, commit. It
-// owns the cache, decides nothing about which requests run (engine.cc does), and reports every
-// step.
+// owns the cache and the drafters, decides nothing about which requests run (engine.cc does), and
+// reports every step.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "attention/kernel.h"
@@ -40,6 +42,7 @@ struct SequenceStep {
   int accepted = 0;
   int emitted = 0;  // tokens committed to the text, the stop token not counted
   bool prefill = false;
+  std::string_view drafter;  // whose drafts were verified; empty: none
 };
 
 /// Valid until the next step.
@@ -57,11 +60,18 @@ class Loop {
   /// Sizes and reserves the cache. kUsage for impossible options, kNoMemory with the sizes.
   static Result<std::unique_ptr<Loop>> create(Runtime& runtime, const LoopOptions& options);
 
+  /// The drafters that a sequence of this mode may use, best known first; `auto` chooses among all.
+  /// kUsage when the runtime was loaded without what the mode needs. Valid as long as the loop.
+  Result<std::vector<speculate::Drafter*>> drafters(SpecMode mode) const;
+
   /// Gives the sequence its place in the cache. At most max_sequences are alive at once (CHECK).
   void admit(Sequence& sequence);
-  /// A copy of `from` that shares its cached prefix, with no drafter, output or statistics of its
-  /// own.
+  /// A copy of `from` that shares its cached prefix and what the loop's drafters know of it, with
+  /// no drafters to use, output or statistics of its own.
   Result<Sequence> fork(const Sequence& from);
+  /// `next` takes the place of `old`, of which it shares the first `tokens` cached tokens. False
+  /// when the cache no longer has what they need; `old` keeps its place then.
+  bool take_over(Sequence& old, Sequence& next, std::int64_t tokens);
   void release(Sequence& sequence);
 
   /// One step. Sequences in their prompt take the next chunk, the others draft and verify; finished
@@ -83,14 +93,29 @@ class Loop {
     bool prefill;
     int logits;
     double draft_us;
+    int most;                  // drafts that the sequence has room for
+    std::string_view drafter;  // of rows[1..]
+  };
+  struct Ask {  // one drafter's draft for one sequence of the step
+    Block* block;
+    int kind;  // of Sequence::drafters
+    int most;  // tokens
+    speculate::Draft draft;
+    std::array<std::int32_t, speculate::kMaxDraft> tokens;
+    double us;  // its share of the call's time
   };
 
   Loop(Runtime& runtime, const LoopOptions& options, kv::Cache cache);
+  Status add_drafters(std::int64_t budget_bytes);
   void build_prefill(Block& block);
   void draft(std::span<Block> blocks, speculate::Controller& controller);
+  void decide(std::span<Block> blocks, speculate::Controller& controller);
+  double run_drafters(std::span<Ask> asks);
+  static void take_draft(const Ask& ask, int tokens);
+  void prepare_drafters(const Block& block);
   Result<model::StepOutput> run_target(std::span<Block> blocks, attention::Policy policy);
-  int take(Block& block, const float* logits, speculate::Controller& controller,
-           SequenceStep& record);
+  int take(Block& block, const float* logits, const float* hidden,
+           speculate::Controller& controller, SequenceStep& record);
   void emit(Sequence& sequence, std::int32_t token, const float* logits);
 
   Runtime& runtime_;
@@ -98,7 +123,11 @@ class Loop {
   kv::Cache cache_;
   speculate::SampleScratch scratch_;
   std::int64_t next_key_ = 1;
+  std::vector<std::unique_ptr<speculate::Drafter>> drafters_;  // those of this runtime
+  double slow_draft_us_ = 0;  // of the step: time in drafters that are not `ready`
   std::vector<Block> blocks_;
+  std::vector<Ask> asks_;
+  std::vector<speculate::DraftJob> jobs_;
   std::vector<model::SequenceInput> inputs_;
   std::vector<SequenceStep> records_;
 };

@@ -19,32 +19,89 @@ Result<int> resolve_threads(int threads) {
   return threads == 0 ? core::cpu_facts().logical_cpus : threads;
 }
 
-Result<std::unique_ptr<Runtime>> Runtime::load(const RuntimeOptions& options) {
-  const double start = core::now_us();
-  const Result<int> threads = resolve_threads(options.threads);
-  if (!threads.ok()) return threads.error();
-  const Result<gguf::File> file = gguf::File::open(options.model);
+namespace {
+
+struct LoadedModel {
+  std::unique_ptr<model::LanguageModel> model;
+  std::unique_ptr<text::Tokenizer> tokenizer;
+};
+
+Result<LoadedModel> load_model(const std::string& path, core::ThreadPool& pool,
+                               const model::LoadOptions& options) {
+  const Result<gguf::File> file = gguf::File::open(path);
   if (!file.ok()) return file.error();
-  auto runtime = std::make_unique<Runtime>();
-  runtime->pool = std::make_unique<core::ThreadPool>(*threads);
-  model::LoadOptions load_options;
-  load_options.progress = options.progress;
-  load_options.dequantise = options.dequantise;
   Result<std::unique_ptr<model::LanguageModel>> model =
-      model::LanguageModel::load(*file, *runtime->pool, load_options);
+      model::LanguageModel::load(*file, pool, options);
   if (!model.ok()) return model.error();
-  runtime->model = std::move(model).value();
   Result<text::Vocabulary> vocabulary = text::vocabulary_from_gguf(*file);
   if (!vocabulary.ok()) return vocabulary.error();
   Result<std::unique_ptr<text::Tokenizer>> tokenizer =
       text::Tokenizer::create(std::move(vocabulary).value());
   if (!tokenizer.ok()) return tokenizer.error();
-  runtime->tokenizer = std::move(tokenizer).value();
-  if (runtime->tokenizer->vocab_size() > runtime->model->config().vocab) {
-    return Error{
-        ErrorCode::kInvalidFile,
-        fmt::format("'{}': the tokenizer has {} tokens, the embedding {} rows", options.model,
-                    runtime->tokenizer->vocab_size(), runtime->model->config().vocab)};
+  if ((*tokenizer)->vocab_size() > (*model)->config().vocab) {
+    return Error{ErrorCode::kInvalidFile,
+                 fmt::format("'{}': the tokenizer has {} tokens, the embedding {} rows", path,
+                             (*tokenizer)->vocab_size(), (*model)->config().vocab)};
+  }
+  return LoadedModel{std::move(model).value(), std::move(tokenizer).value()};
+}
+
+/// A draft is a row of token ids: they must mean the same in both models.
+Status same_vocabulary(const RuntimeOptions& options, const Runtime& target,
+                       const LoadedModel& draft) {
+  const auto refuse = [&](std::string_view what, std::int64_t drafts, std::int64_t targets) {
+    return Error{ErrorCode::kUsage,
+                 fmt::format("draft model '{}' has {} {}, model '{}' has {}; they must be equal",
+                             options.draft_model, drafts, what, options.model, targets)};
+  };
+  const text::Tokenizer& ours = *target.tokenizer;
+  const text::Tokenizer& theirs = *draft.tokenizer;
+  if (ours.vocab_size() != theirs.vocab_size())
+    return refuse("tokens", theirs.vocab_size(), ours.vocab_size());
+  const std::int64_t rows = target.model->config().vocab;
+  if (draft.model->config().vocab != rows)
+    return refuse("rows of embeddings", draft.model->config().vocab, rows);
+  for (std::int32_t id = 0; id < ours.vocab_size(); ++id) {
+    const std::string_view text = ours.vocabulary().tokens[static_cast<std::size_t>(id)];
+    const std::string_view other = theirs.vocabulary().tokens[static_cast<std::size_t>(id)];
+    if (text == other) continue;
+    return Error{ErrorCode::kUsage,
+                 fmt::format("token {} is '{}' in draft model '{}' and '{}' in model '{}'; the "
+                             "vocabularies must be equal",
+                             id, other, options.draft_model, text, options.model)};
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Runtime>> Runtime::load(const RuntimeOptions& options) {
+  const double start = core::now_us();
+  const Result<int> threads = resolve_threads(options.threads);
+  if (!threads.ok()) return threads.error();
+  auto runtime = std::make_unique<Runtime>();
+  runtime->pool = std::make_unique<core::ThreadPool>(*threads);
+  model::LoadOptions load_options;
+  load_options.progress = options.progress;
+  load_options.dequantise = options.dequantise;
+  Result<LoadedModel> target = load_model(options.model, *runtime->pool, load_options);
+  if (!target.ok()) return target.error();
+  runtime->model = std::move(target->model);
+  runtime->tokenizer = std::move(target->tokenizer);
+  if (!options.assistant.empty()) {
+    Result<std::unique_ptr<model::Assistant>> assistant =
+        model::Assistant::load(options.assistant, *runtime->model, *runtime->pool,
+                               {runtime->model->isa(), options.dequantise});
+    if (!assistant.ok()) return assistant.error();
+    runtime->assistant = std::move(assistant).value();
+  }
+  if (!options.draft_model.empty()) {
+    load_options.progress = nullptr;
+    Result<LoadedModel> draft = load_model(options.draft_model, *runtime->pool, load_options);
+    if (!draft.ok()) return draft.error();
+    if (Status status = same_vocabulary(options, *runtime, *draft); !status.ok())
+      return status.error();
+    runtime->draft_model = std::move(draft->model);
   }
   runtime->load_s = (core::now_us() - start) / 1e6;
   return runtime;

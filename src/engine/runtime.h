@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runtime: what is loaded once and shared by every request: threads, model, tokenizer. Engine and
-// lab build on it.
+// Runtime: what is loaded once and shared by every request: threads, model, tokenizer, and the
+// models that draft. Engine and lab build on it.
 #pragma once
 
 #include <functional>
@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/thread_pool.h"
+#include "model/assistant.h"
 #include "model/lm.h"
 #include "segue/error.h"
 #include "text/chat.h"
@@ -18,8 +19,10 @@ namespace segue::engine {
 
 struct RuntimeOptions {
   std::string model;
-  int threads = 0;  // 0: all CPUs this process may use
-  std::function<void(double fraction)> progress;
+  std::string assistant{};    // of the model: a folder or a GGUF file; empty: none
+  std::string draft_model{};  // a small model that drafts; empty: none
+  int threads = 0;            // 0: all CPUs this process may use
+  std::function<void(double fraction)> progress{};
   bool dequantise = false;  // model::LoadOptions
 };
 
@@ -27,8 +30,12 @@ struct Runtime {
   std::unique_ptr<core::ThreadPool> pool;
   std::unique_ptr<model::LanguageModel> model;
   std::unique_ptr<text::Tokenizer> tokenizer;
+  std::unique_ptr<model::Assistant> assistant;        // of `model`, or null
+  std::unique_ptr<model::LanguageModel> draft_model;  // with the vocabulary of `model`, or null
   double load_s = 0;
 
+  /// Refuses a draft model with another vocabulary, because drafts are token ids of the target, and
+  /// an assistant that was made for another target.
   static Result<std::unique_ptr<Runtime>> load(const RuntimeOptions& options);
 };
 

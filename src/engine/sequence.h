@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sequence: one request in flight. Its committed tokens, its place in the cache, its drafter and
-// what it has emitted. Plain state; the loop moves it forward.
+// Sequence: one request in flight. Its committed tokens, its place in the cache, the drafters
+// that serve it and what it has emitted. Plain state; the loop moves it forward.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,10 @@ struct Sequence {
   int max_draft = 0;  // largest k
   bool ignore_eos = false;
   bool hash_logits = false;
-  std::unique_ptr<speculate::Drafter> drafter;  // null: no speculation
-  std::unique_ptr<Output> output;               // null: nobody reads the text
+  std::vector<speculate::Drafter*> drafters;  // that may draft for it; none: no speculation
+  std::vector<float> hidden;  // the target's final hidden row of the newest cached token, where a
+                              // drafter wants it
+  std::unique_ptr<Output> output;  // null: nobody reads the text
 
   speculate::Statistics stats;
   core::Hash64 hash;

@@ -40,7 +40,8 @@ core::Json trace_step(const StepReport& report, std::int64_t step) {
     one.set("sequence", sequence.key).set("rows", sequence.rows).set("depth", sequence.depth);
     one.set("k", sequence.drafted)
         .set("accepted", sequence.accepted)
-        .set("emitted", sequence.emitted);
+        .set("emitted", sequence.emitted)
+        .set("drafter", sequence.drafter);
     one.set("prefill", sequence.prefill);
     sequences.push(std::move(one));
   }

@@ -249,11 +249,15 @@ Result<core::Json> compare(engine::Runtime& runtime, engine::Runtime* exact_runt
 
 Result<core::Json> evaluate(const std::string& path, const EvaluateOptions& options) {
   const Result<std::unique_ptr<engine::Runtime>> runtime =
-      engine::Runtime::load({path, options.threads, options.load_progress, false});
+      engine::Runtime::load(
+          {.model = path, .threads = options.threads, .progress = options.load_progress});
   if (!runtime.ok()) return runtime.error();
   Result<std::unique_ptr<engine::Runtime>> exact = std::unique_ptr<engine::Runtime>();
   if (options.against_float) {
-    exact = engine::Runtime::load({path, options.threads, options.load_progress, true});
+    exact = engine::Runtime::load({.model = path,
+                                   .threads = options.threads,
+                                   .progress = options.load_progress,
+                                   .dequantise = true});
     if (!exact.ok()) return exact.error();
   }
   Result<std::vector<std::int32_t>> tokens =

@@ -13,7 +13,6 @@
 #include "core/clock.h"
 #include "engine/loop.h"
 #include "lab/stats.h"
-#include "speculate/ngram_drafter.h"
 #include "speculate/oracle_drafter.h"
 
 namespace segue::lab {
@@ -32,6 +31,8 @@ struct Alternative {
   LadderSpec spec;
   speculate::Controller controller;
   engine::Sequence sequence;
+  std::vector<speculate::Drafter*> drafters;
+  std::unique_ptr<speculate::OracleDrafter> oracle;  // in front of the first drafter, or null
   std::vector<double> round_rates;            // tokens per second
   std::vector<double> slice_us;               // per token
   std::vector<double> step_ms, attention_ms;  // [steps]
@@ -139,6 +140,16 @@ Status Ladder::prepare() {
   total_ = static_cast<double>(options_.depths.back()) + steps * options_.tokens * 8;
   loop_->admit(base_);
   base_.ignore_eos = true;
+  for (Alternative& alternative : alternatives_) {
+    Result<std::vector<speculate::Drafter*>> drafters = loop_->drafters(alternative.spec.mode);
+    if (!drafters.ok()) return drafters.error();
+    alternative.drafters = std::move(drafters).value();
+    // What the prompt costs a drafter is paid once, by the base.
+    for (speculate::Drafter* drafter : alternative.drafters) {
+      if (std::ranges::find(base_.drafters, drafter) == base_.drafters.end())
+        base_.drafters.push_back(drafter);
+    }
+  }
   return {};
 }
 
@@ -189,18 +200,10 @@ Status Ladder::begin_round(Alternative& alternative, int round) {
   engine::Sequence& sequence = alternative.sequence;
   sequence.spec = alternative.spec.mode;
   sequence.max_draft = alternative.spec.draft_tokens;
-  if (sequence.spec != SpecMode::kOff) {
-    if (options_.synthetic_acceptance.empty()) {
-      sequence.drafter = std::make_unique<speculate::NgramDrafter>();
-    } else {
-      sequence.drafter = std::make_unique<speculate::OracleDrafter>(
-          target_tokens_, speculate::fixed_acceptance(options_.synthetic_acceptance),
-          static_cast<std::int32_t>(runtime_.model->config().vocab),
-          static_cast<std::uint64_t>(round));
-    }
-    // The first draft indexes the whole context: a cost of the prompt, not of a step.
-    std::int32_t ignored = 0;
-    sequence.drafter->draft(sequence.tokens, {&ignored, 1});
+  sequence.drafters = alternative.drafters;
+  if (alternative.oracle != nullptr) {
+    alternative.oracle->record(sequence.key, target_tokens_, static_cast<std::uint64_t>(round));
+    sequence.drafters = {alternative.oracle.get()};
   }
   alternative.round_us = 0;
   alternative.round_tokens = 0;
@@ -249,7 +252,14 @@ Status Ladder::measure(std::int64_t depth, core::Json& rows) {
     target_tokens_ = std::move(own).value();
   }
   for (Alternative& alternative : alternatives_) {
+    std::vector<speculate::Drafter*> drafters = std::move(alternative.drafters);
     alternative = Alternative(alternative.policy, alternative.spec);
+    alternative.drafters = std::move(drafters);
+    if (options_.synthetic_acceptance.empty() || alternative.drafters.empty()) continue;
+    // Pays for the drafter that knows the target best.
+    alternative.oracle = std::make_unique<speculate::OracleDrafter>(
+        speculate::fixed_acceptance(options_.synthetic_acceptance),
+        static_cast<std::int32_t>(runtime_.model->config().vocab), alternative.drafters.back());
   }
   const int slices = std::max(1, options_.tokens / kSliceTokens);
   for (int round = 0; round < options_.rounds; ++round) {
@@ -267,6 +277,7 @@ Status Ladder::measure(std::int64_t depth, core::Json& rows) {
       alternative.round_rates.push_back(alternative.round_tokens / alternative.round_us * 1e6);
       alternative.stats.merge(alternative.sequence.stats);
       alternative.controller.forget(alternative.sequence.key);
+      if (alternative.oracle != nullptr) alternative.oracle->forget(alternative.sequence.key);
       loop_->release(alternative.sequence);
     }
   }
@@ -320,21 +331,28 @@ Result<core::Json> Ladder::run() {
 Result<LadderSpec> parse_ladder_spec(const std::string& text) {
   if (text == "off") return LadderSpec{text, SpecMode::kOff, 0};
   if (text == "auto") return LadderSpec{text, SpecMode::kAuto, kMaxK};
-  if (text.starts_with("ngram:")) {
+  for (SpecMode mode : {SpecMode::kNgram, SpecMode::kMtp, SpecMode::kDraft}) {
+    const std::string prefix = fmt::format("{}:", spec_mode_name(mode));
+    if (!text.starts_with(prefix)) continue;
     int k = 0;
     const char* end = text.data() + text.size();
-    const auto [stop, problem] = std::from_chars(text.data() + 6, end, k);
+    const auto [stop, problem] = std::from_chars(text.data() + prefix.size(), end, k);
     if (problem == std::errc() && stop == end && k >= 1 && k <= kMaxK)
-      return LadderSpec{text, SpecMode::kNgram, k};
+      return LadderSpec{text, mode, k};
   }
   return Error{ErrorCode::kUsage,
-               fmt::format("spec '{}' is not allowed; allowed: off, auto, ngram:1 to ngram:{}",
+               fmt::format("spec '{}' is not allowed; allowed: off, auto, and ngram:K, mtp:K, "
+                           "draft:K with K 1 to {}",
                            text, kMaxK)};
 }
 
 Result<core::Json> run_ladder(const std::string& path, LadderOptions options) {
   const Result<std::unique_ptr<engine::Runtime>> runtime =
-      engine::Runtime::load({path, options.threads, options.load_progress, false});
+      engine::Runtime::load({.model = path,
+                             .assistant = options.assistant,
+                             .draft_model = options.draft_model,
+                             .threads = options.threads,
+                             .progress = options.load_progress});
   if (!runtime.ok()) return runtime.error();
   return Ladder(**runtime, std::move(options)).run();
 }

@@ -16,7 +16,7 @@
 
 namespace segue::lab {
 
-/// "off", "auto", "ngram:4".
+/// "off", "auto", "ngram:4", "mtp:4", "draft:4".
 struct LadderSpec {
   std::string name;
   SpecMode mode = SpecMode::kOff;
@@ -33,7 +33,9 @@ struct LadderOptions {
   int rounds = 3;
   int tokens = 64;   // per alternative, depth and round
   std::string text;  // filler; repeated to the depth. Empty: synthetic tokens
-  std::vector<double> synthetic_acceptance;  // by draft position; empty: the real drafter
+  std::vector<double> synthetic_acceptance;  // by draft position; empty: the real drafter's
+  std::string assistant;                     // as in RuntimeOptions
+  std::string draft_model;
   KvType kv = KvType::kBF16;
   int page_size = 0;
   int prefill_chunk = 512;

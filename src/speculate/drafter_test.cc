@@ -13,10 +13,19 @@
 namespace segue::speculate {
 namespace {
 
+constexpr std::int64_t kSequence = 5;
+
+Draft draft_into(Drafter& drafter, const std::vector<std::int32_t>& context,
+                 std::span<std::int32_t> out) {
+  DraftJob job{.sequence = kSequence, .context = context, .out = out};
+  drafter.draft({&job, 1});
+  return job.draft;
+}
+
 std::vector<std::int32_t> draft_of(Drafter& drafter, const std::vector<std::int32_t>& context,
                                    std::size_t k) {
   std::vector<std::int32_t> out(k, -7);
-  out.resize(static_cast<std::size_t>(drafter.draft(context, out).tokens));
+  out.resize(static_cast<std::size_t>(draft_into(drafter, context, out).tokens));
   return out;
 }
 
@@ -51,11 +60,11 @@ TEST(NgramDrafter, FollowsALoopPastTheEndOfTheContext) {
 TEST(NgramDrafter, GradesFollowTheLengthOfTheMatch) {
   std::vector<std::int32_t> out(1);
   NgramDrafter drafter({.longest = 3, .shortest = 1});
-  EXPECT_EQ(drafter.draft(std::vector<std::int32_t>{1, 2, 3, 9, 8, 3}, out).grade, 0);
+  EXPECT_EQ(draft_into(drafter, {1, 2, 3, 9, 8, 3}, out).grade, 0);
   NgramDrafter middle({.longest = 3, .shortest = 1});
-  EXPECT_EQ(middle.draft(std::vector<std::int32_t>{1, 2, 3, 9, 2, 3}, out).grade, 1);
+  EXPECT_EQ(draft_into(middle, {1, 2, 3, 9, 2, 3}, out).grade, 1);
   NgramDrafter longest({.longest = 3, .shortest = 1});
-  EXPECT_EQ(longest.draft(std::vector<std::int32_t>{1, 2, 3, 9, 1, 2, 3}, out).grade, 2);
+  EXPECT_EQ(draft_into(longest, {1, 2, 3, 9, 1, 2, 3}, out).grade, 2);
 }
 
 /// The contract by exhaustive search.
@@ -91,7 +100,8 @@ TEST(NgramDrafter, EqualsAnExhaustiveSearchHoweverTheContextGrows) {
 TEST(OracleDrafter, IsRightAsOftenAsItsProfileSaysPerPosition) {
   std::vector<std::int32_t> truth(20000);
   for (std::size_t i = 0; i < truth.size(); ++i) truth[i] = static_cast<std::int32_t>(i * 7 % 100);
-  OracleDrafter drafter(truth, fixed_acceptance({0.9, 0.5, 0.0}), 100, 5);
+  OracleDrafter drafter(fixed_acceptance({0.9, 0.5, 0.0}), 100);
+  drafter.record(kSequence, truth, 5);
   int right[4] = {};
   constexpr int kSteps = 19000;
   for (std::size_t n = 1; n <= kSteps; ++n) {
@@ -107,10 +117,13 @@ TEST(OracleDrafter, IsRightAsOftenAsItsProfileSaysPerPosition) {
 }
 
 TEST(OracleDrafter, StopsAtTheEndOfTheRecordAndRepeatsItself) {
-  OracleDrafter a({1, 2, 3, 4}, fixed_acceptance({1.0}), 10, 1);
+  OracleDrafter a(fixed_acceptance({1.0}), 10);
+  EXPECT_TRUE(draft_of(a, {1, 2}, 8).empty());  // not recorded
+  a.record(kSequence, {1, 2, 3, 4}, 1);
   EXPECT_EQ(draft_of(a, {1, 2}, 8), (std::vector<std::int32_t>{3, 4}));
   EXPECT_TRUE(draft_of(a, {1, 2, 3, 4}, 8).empty());
-  OracleDrafter b({1, 2, 3, 4}, fixed_acceptance({}), 4, 1);
+  OracleDrafter b(fixed_acceptance({}), 4);
+  b.record(kSequence, {1, 2, 3, 4}, 1);
   EXPECT_EQ(draft_of(b, {1, 2}, 8), (std::vector<std::int32_t>{0, 1}));
   EXPECT_EQ(draft_of(b, {1, 2}, 8), draft_of(b, {1, 2}, 8));
 }

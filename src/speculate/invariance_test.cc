@@ -20,6 +20,7 @@ namespace segue::speculate {
 namespace {
 
 constexpr std::int32_t kVocabulary = 48;
+constexpr std::int64_t kSequence = 3;
 
 /// Logits of the token after `context`: of its last three tokens, so that texts repeat and n-grams
 /// match.
@@ -56,15 +57,16 @@ class WildDrafter final : public Drafter {
  public:
   explicit WildDrafter(std::uint64_t seed) : state_(seed) {}
   std::string_view name() const override { return "wild"; }
-  Draft draft(std::span<const std::int32_t>, std::span<std::int32_t> out) override {
-    int count = 0;
-    for (std::int32_t& token : out) {
-      state_ = state_ * 6364136223846793005ull + 1442695040888963407ull;
-      if (state_ >> 61 == 0) break;
-      token = static_cast<std::int32_t>((state_ >> 33) % kVocabulary);
-      ++count;
+  void draft(std::span<DraftJob> jobs) override {
+    for (DraftJob& job : jobs) {
+      job.draft = {};
+      for (std::int32_t& token : job.out) {
+        state_ = state_ * 6364136223846793005ull + 1442695040888963407ull;
+        if (state_ >> 61 == 0) break;
+        token = static_cast<std::int32_t>((state_ >> 33) % kVocabulary);
+        ++job.draft.tokens;
+      }
     }
-    return {count, 0};
   }
 
  private:
@@ -78,7 +80,9 @@ std::vector<std::int32_t> generate_with(Drafter& drafter, int k, const Sampling&
   std::vector<std::int32_t> drafts(static_cast<std::size_t>(k));
   while (tokens.size() < length) {
     const std::size_t most = std::min(drafts.size(), length - tokens.size() - 1);
-    const Draft draft = drafter.draft(tokens, std::span(drafts).first(most));
+    DraftJob job{.sequence = kSequence, .context = tokens, .out = std::span(drafts).first(most)};
+    drafter.draft({&job, 1});
+    const Draft draft = job.draft;
     const auto proposed =
         std::span<const std::int32_t>(drafts).first(static_cast<std::size_t>(draft.tokens));
     std::vector<std::int32_t>
@@ -92,7 +96,6 @@ std::vector<std::int32_t> generate_with(Drafter& drafter, int k, const Sampling&
                        .accepted = accepted.drafts});
     tokens.insert(tokens.end(), proposed.begin(), proposed.begin() + accepted.drafts);
     tokens.push_back(accepted.next);
-    drafter.observe(tokens, accepted.drafts);
   }
   return tokens;
 }
@@ -123,7 +126,8 @@ RC_GTEST_PROP(Speculation, NeverChangesTheTokensWhateverTheDrafter, ()) {
   const auto seed = *rc::gen::arbitrary<std::uint64_t>();
   WildDrafter wild(seed);
   NgramDrafter ngram({.longest = 3, .shortest = 1});
-  OracleDrafter oracle(expected, fixed_acceptance({0.9, 0.7, 0.5}), kVocabulary, seed);
+  OracleDrafter oracle(fixed_acceptance({0.9, 0.7, 0.5}), kVocabulary);
+  oracle.record(kSequence, expected, seed);
   for (Drafter* drafter : {static_cast<Drafter*>(&wild), static_cast<Drafter*>(&ngram),
                            static_cast<Drafter*>(&oracle)}) {
     Statistics statistics;
@@ -138,7 +142,8 @@ RC_GTEST_PROP(Speculation, APerfectDrafterIsAlwaysAccepted, ()) {
   const std::vector<std::int32_t> prompt = any_prompt();
   const std::size_t length = prompt.size() + 45;
   const auto expected = generate(sampling, prompt, length);
-  OracleDrafter oracle(expected, fixed_acceptance({1.0}), kVocabulary, 1);
+  OracleDrafter oracle(fixed_acceptance({1.0}), kVocabulary);
+  oracle.record(kSequence, expected, 1);
   Statistics statistics;
   RC_ASSERT(generate_with(oracle, 4, sampling, prompt, length, statistics) == expected);
   RC_ASSERT(statistics.accepted() == statistics.drafted());

@@ -52,32 +52,40 @@ void NgramDrafter::Index::grow() {
 
 NgramDrafter::NgramDrafter(NgramOptions options) : options_(options) {
   CHECK(1 <= options.shortest && options.shortest <= options.longest && options.longest <= 16);
-  indexes_.resize(static_cast<std::size_t>(options.longest - options.shortest + 1));
 }
 
-void NgramDrafter::index_up_to(std::span<const std::int32_t> context) {
+/// The sequence's text with everything of `context` indexed.
+NgramDrafter::Text& NgramDrafter::text_of(std::int64_t sequence,
+                                          std::span<const std::int32_t> context) {
+  Text& text = texts_[sequence];
+  text.indexes.resize(static_cast<std::size_t>(options_.longest - options_.shortest + 1));
   // An n-gram is worth finding only once a token follows it, so the newest token ends none yet.
   const auto limit = static_cast<std::int64_t>(context.size()) - 1;
-  for (std::int64_t end = indexed_ + 1; end <= limit; ++end) {
+  for (std::int64_t end = text.indexed + 1; end <= limit; ++end) {
     for (int n = options_.shortest; n <= options_.longest && n <= end; ++n) {
       const auto gram =
           context.subspan(static_cast<std::size_t>(end - n), static_cast<std::size_t>(n));
-      indexes_[static_cast<std::size_t>(n - options_.shortest)].put(hash_of(gram),
-                                                                    static_cast<std::int32_t>(end));
+      text.indexes[static_cast<std::size_t>(n - options_.shortest)].put(
+          hash_of(gram), static_cast<std::int32_t>(end));
     }
   }
-  indexed_ = std::max(indexed_, limit);
+  text.indexed = std::max(text.indexed, limit);
+  return text;
 }
 
-Draft NgramDrafter::draft(std::span<const std::int32_t> context, std::span<std::int32_t> out) {
-  index_up_to(context);
+void NgramDrafter::prepare(std::int64_t sequence, std::span<const std::int32_t> context) {
+  text_of(sequence, context);
+}
+
+Draft NgramDrafter::look_up(const Text& text, std::span<const std::int32_t> context,
+                            std::span<std::int32_t> out) const {
   if (out.empty()) return {};
   const auto size = static_cast<std::int64_t>(context.size());
   for (int n = static_cast<int>(std::min<std::int64_t>(options_.longest, size));
        n >= options_.shortest; --n) {
     const auto suffix = context.last(static_cast<std::size_t>(n));
     const std::int64_t end =
-        indexes_[static_cast<std::size_t>(n - options_.shortest)].find(hash_of(suffix));
+        text.indexes[static_cast<std::size_t>(n - options_.shortest)].find(hash_of(suffix));
     if (end < 0) continue;
     const auto found =
         context.subspan(static_cast<std::size_t>(end - n), static_cast<std::size_t>(n));
@@ -91,6 +99,24 @@ Draft NgramDrafter::draft(std::span<const std::int32_t> context, std::span<std::
     return {static_cast<int>(out.size()), grade};
   }
   return {};
+}
+
+void NgramDrafter::draft(std::span<DraftJob> jobs) {
+  for (DraftJob& job : jobs) {
+    job.draft = look_up(text_of(job.sequence, job.context), job.context, job.out);
+  }
+}
+
+/// The index holds tokens that may no longer be there.
+void NgramDrafter::rewind(std::int64_t sequence, std::int64_t /*tokens*/) {
+  texts_.erase(sequence);
+}
+
+void NgramDrafter::fork(std::int64_t from, std::int64_t to) {
+  if (const auto found = texts_.find(from); found != texts_.end()) {
+    const Text copy = found->second;
+    texts_.insert_or_assign(to, copy);
+  }
 }
 
 }  // namespace segue::speculate

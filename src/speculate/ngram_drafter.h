@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "speculate/drafter.h"
@@ -24,10 +25,16 @@ class NgramDrafter final : public Drafter {
   explicit NgramDrafter(NgramOptions options = {});
 
   std::string_view name() const override { return "ngram"; }
+  bool ready() const override { return true; }
+  void prepare(std::int64_t sequence, std::span<const std::int32_t> context) override;
 
   /// Fills `out` whenever something matches: past the end of the context the draft continues with
   /// itself, as a repeating text does. The grade follows n: shortest 0, longest 2, between 1.
-  Draft draft(std::span<const std::int32_t> context, std::span<std::int32_t> out) override;
+  void draft(std::span<DraftJob> jobs) override;
+
+  void rewind(std::int64_t sequence, std::int64_t tokens) override;
+  void fork(std::int64_t from, std::int64_t to) override;
+  void forget(std::int64_t sequence) override { texts_.erase(sequence); }
 
  private:
   /// Most recent end position by n-gram hash; open addressing, grows by doubling.
@@ -46,11 +53,18 @@ class NgramDrafter final : public Drafter {
     std::size_t used_ = 0;
   };
 
-  void index_up_to(std::span<const std::int32_t> context);
+  /// What is known of one sequence.
+  struct Text {
+    std::vector<Index> indexes;  // [longest - shortest + 1]
+    std::int64_t indexed = 0;    // n-grams that end at or before this position are in the indexes
+  };
+
+  Text& text_of(std::int64_t sequence, std::span<const std::int32_t> context);
+  Draft look_up(const Text& text, std::span<const std::int32_t> context,
+                std::span<std::int32_t> out) const;
 
   NgramOptions options_;
-  std::vector<Index> indexes_;  // [longest - shortest + 1]
-  std::int64_t indexed_ = 0;    // n-grams that end at or before this position are in the indexes
+  std::unordered_map<std::int64_t, Text> texts_;
 };
 
 }  // namespace segue::speculate

@@ -27,25 +27,35 @@ AcceptanceProfile fixed_acceptance(std::vector<double> probabilities) {
   };
 }
 
-OracleDrafter::OracleDrafter(std::vector<std::int32_t> sequence, AcceptanceProfile profile,
-                             std::int32_t vocabulary, std::uint64_t seed)
-    : sequence_(std::move(sequence)),
-      profile_(std::move(profile)),
-      vocabulary_(vocabulary),
-      seed_(seed) {
+OracleDrafter::OracleDrafter(AcceptanceProfile profile, std::int32_t vocabulary, Drafter* paid)
+    : profile_(std::move(profile)), vocabulary_(vocabulary), paid_(paid) {
   CHECK(vocabulary >= 2);
 }
 
-Draft OracleDrafter::draft(std::span<const std::int32_t> context, std::span<std::int32_t> out) {
-  if (context.size() >= sequence_.size()) return {};
-  const std::size_t count = std::min(out.size(), sequence_.size() - context.size());
+void OracleDrafter::record(std::int64_t sequence, std::vector<std::int32_t> tokens,
+                           std::uint64_t seed) {
+  records_.insert_or_assign(sequence, Record{std::move(tokens), seed});
+}
+
+int OracleDrafter::replay(const Record& record, std::span<const std::int32_t> context,
+                          std::span<std::int32_t> out) const {
+  if (context.size() >= record.tokens.size()) return 0;
+  const std::size_t count = std::min(out.size(), record.tokens.size() - context.size());
   for (std::size_t i = 0; i < count; ++i) {
-    const std::int32_t truth = sequence_[context.size() + i];
-    const bool right = uniform(seed_, context.size(), i) <
+    const std::int32_t truth = record.tokens[context.size() + i];
+    const bool right = uniform(record.seed, context.size(), i) <
                        profile_(static_cast<int>(i), static_cast<std::int64_t>(context.size()));
     out[i] = right ? truth : (truth + 1) % vocabulary_;
   }
-  return {static_cast<int>(count), 0};
+  return static_cast<int>(count);
+}
+
+void OracleDrafter::draft(std::span<DraftJob> jobs) {
+  if (paid_ != nullptr) paid_->draft(jobs);
+  for (DraftJob& job : jobs) {
+    const auto found = records_.find(job.sequence);
+    job.draft = {found == records_.end() ? 0 : replay(found->second, job.context, job.out), 0};
+  }
 }
 
 }  // namespace segue::speculate

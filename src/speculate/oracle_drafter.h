@@ -7,6 +7,7 @@
 #include <functional>
 #include <span>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "speculate/drafter.h"
@@ -22,22 +23,39 @@ AcceptanceProfile fixed_acceptance(std::vector<double> probabilities);
 
 class OracleDrafter final : public Drafter {
  public:
-  /// `sequence`: prompt and everything that the target generates without speculation. `vocabulary`
-  /// >= 2.
-  OracleDrafter(std::vector<std::int32_t> sequence, AcceptanceProfile profile,
-                std::int32_t vocabulary, std::uint64_t seed);
+  /// `paid`: a real drafter that drafts too, for nothing but its time; may be null. It must outlive
+  /// this and hears of sequences by itself. `vocabulary` >= 2.
+  OracleDrafter(AcceptanceProfile profile, std::int32_t vocabulary, Drafter* paid = nullptr);
+
+  /// `tokens`: the sequence's prompt and everything that the target generates without speculation.
+  /// Whether a draft is right depends on (seed, context length, draft position) only.
+  void record(std::int64_t sequence, std::vector<std::int32_t> tokens, std::uint64_t seed);
 
   std::string_view name() const override { return "oracle"; }
+  bool ready() const override { return paid_ == nullptr || paid_->ready(); }
+  bool wants_hidden() const override { return paid_ != nullptr && paid_->wants_hidden(); }
 
-  /// Drafts at most to the end of the recorded sequence. Whether a draft is right depends on (seed,
-  /// context length, draft position) only.
-  Draft draft(std::span<const std::int32_t> context, std::span<std::int32_t> out) override;
+  std::int64_t behind(std::int64_t sequence, std::span<const std::int32_t> context) const override {
+    return paid_ == nullptr ? 0 : paid_->behind(sequence, context);
+  }
+
+  /// Drafts at most to the end of the recorded sequence, nothing for others.
+  void draft(std::span<DraftJob> jobs) override;
+  void forget(std::int64_t sequence) override { records_.erase(sequence); }
 
  private:
-  std::vector<std::int32_t> sequence_;
+  struct Record {
+    std::vector<std::int32_t> tokens;
+    std::uint64_t seed;
+  };
+
+  int replay(const Record& record, std::span<const std::int32_t> context,
+             std::span<std::int32_t> out) const;
+
   AcceptanceProfile profile_;
   std::int32_t vocabulary_;
-  std::uint64_t seed_;
+  Drafter* paid_;
+  std::unordered_map<std::int64_t, Record> records_;
 };
 
 }  // namespace segue::speculate

@@ -73,7 +73,7 @@ TEST_F(Cli, UsageErrorsExitWithTwoAndNameTheFlag) {
            {run_model + "-p x --temperature nan", "--temperature"},
            {run_model + "-p x --temperature -1", "--temperature"},
            {run_model + "-p x --top-p 1.5", "--top-p"},
-           {run_model + "-p x --spec medusa", "off, ngram, auto"},
+           {run_model + "-p x --spec medusa", "off, ngram, mtp, draft, auto"},
            {run_model + "-p x --policy fast", "pr45450"},
            {run_model + "-p x --kv int3", "bf16"},
            {run_model + "-p x --page-size 12", "multiple"},
@@ -88,7 +88,7 @@ TEST_F(Cli, UsageErrorsExitWithTwoAndNameTheFlag) {
            {"sweep --shape 4,1,100", "100"},
            {"sweep --shape 4,1,64 --rows 0", "--rows"},
            {"sweep --shape 4,1,64 --depths 512,,1024", "--depths"},
-           {"ladder -m " + model + " --spec ngram:99", "ngram:1"},
+           {"ladder -m " + model + " --spec ngram:99", "ngram:K"},
        }) {
     const Outcome result = run(arguments);
     EXPECT_EQ(result.code, 2) << arguments << "\n" << result.output;

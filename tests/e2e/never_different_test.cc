@@ -34,9 +34,10 @@ struct Setting {
   SpecMode mode = SpecMode::kOff;
   int k = 0;
 };
-constexpr Setting kSettings[] = {{SpecMode::kOff, 0},   {SpecMode::kNgram, 1},
-                                 {SpecMode::kNgram, 2}, {SpecMode::kNgram, 4},
-                                 {SpecMode::kNgram, 8}, {SpecMode::kAuto, 8}};
+constexpr Setting kSettings[] = {
+    {SpecMode::kOff, 0},   {SpecMode::kNgram, 1}, {SpecMode::kNgram, 2}, {SpecMode::kNgram, 4},
+    {SpecMode::kNgram, 8}, {SpecMode::kMtp, 1},   {SpecMode::kMtp, 4},   {SpecMode::kMtp, 8},
+    {SpecMode::kDraft, 1}, {SpecMode::kDraft, 5}, {SpecMode::kAuto, 8}};
 
 std::vector<Request> requests(std::span<const std::int64_t> lengths, const Sampling& sampling,
                               const Setting& setting) {
@@ -68,6 +69,12 @@ TEST_P(NeverDifferent, TokensAndLogitsDependOnTheRequestAlone) {
   TinyModel model;
   model.architecture = GetParam();
   const std::string path = write_tiny(model);
+  // All layers of the target but the last: its drafts are right and wrong often enough.
+  TinyModel small = model;
+  small.layers = 6;
+  small.context = 150;  // the longest prompt gets no drafts from it
+  const std::string draft = write_tiny(small, "draft");
+  const std::string assistant = model.architecture == "gemma3" ? write_tiny_assistant(model) : "";
   // Around the window (32), pages (16), a unit class limit (64 * 32 + 64 lies beyond this context)
   // and the chunk (64).
   const std::vector<std::int64_t> lengths{1, 3, 15, 16, 17, 33, 64, 65, 200};
@@ -84,6 +91,8 @@ TEST_P(NeverDifferent, TokensAndLogitsDependOnTheRequestAlone) {
                            Engines{2, 64, 3, 64, "segmented"}}) {
     EngineOptions options;
     options.model = path;
+    options.draft_model = draft;
+    options.assistant = assistant;
     options.threads = e.threads;
     options.prefill_chunk = e.chunk;
     options.max_sequences = e.parallel;
@@ -94,6 +103,9 @@ TEST_P(NeverDifferent, TokensAndLogitsDependOnTheRequestAlone) {
     const std::vector<Sampling> all = samplings();
     for (std::size_t s = 0; s < all.size(); ++s) {
       for (const Setting& setting : kSettings) {
+        const bool runs_a_model = setting.mode == SpecMode::kMtp || setting.mode == SpecMode::kDraft;
+        if (setting.mode == SpecMode::kMtp && assistant.empty()) continue;
+        if (runs_a_model && s == 2 && e.parallel > 1) continue;  // for time's sake
         const std::vector<Request> batch = requests(lengths, all[s], setting);
         std::vector<Output> outputs;
         for (const Result<Completion>& completion : (*engine)->generate_batch(batch)) {

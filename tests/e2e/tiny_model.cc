@@ -137,6 +137,55 @@ gguf::Writer tiny_writer(const TinyModel& model) {
   return writer;
 }
 
+gguf::Writer tiny_assistant_writer(const TinyModel& target) {
+  gguf::Writer writer;
+  Random random(target.seed + 77);
+  const int hidden = 32;
+  const int intermediate = 64;
+  const auto key = [](std::string_view name) { return fmt::format("gemma4-assistant.{}", name); };
+  const auto number = [](int value) { return static_cast<std::uint32_t>(value); };
+  writer.set("general.architecture", "gemma4-assistant");
+  writer.set(key("block_count"), number(3));
+  writer.set(key("context_length"), number(target.context));
+  writer.set(key("embedding_length"), number(hidden));
+  writer.set(key("embedding_length_out"), number(target.hidden));
+  writer.set(key("feed_forward_length"), number(intermediate));
+  writer.set(key("attention.head_count"), number(target.q_heads));
+  writer.set(key("attention.head_count_kv"), number(target.kv_heads));
+  writer.set(key("attention.key_length"), number(target.head_dim));
+  writer.set(key("attention.key_length_swa"), number(target.head_dim));
+  writer.set(key("attention.sliding_window"), number(target.window));
+  writer.set(key("attention.sliding_window_pattern"), std::vector<bool>{true, true, false});
+  writer.set(key("attention.layer_norm_rms_epsilon"), 1e-6f);
+  add_f32(writer, "nextn.pre_projection.weight", 2 * target.hidden, hidden, random);
+  add_f32(writer, "nextn.post_projection.weight", hidden, target.hidden, random);
+  add_q8(writer, "token_embd.weight", hidden, kTinyVocab, random);
+  add_vector(writer, "output_norm.weight", hidden, 3.0f, random);
+  const int q_size = target.q_heads * target.head_dim;
+  for (int layer = 0; layer < 3; ++layer) {
+    const auto name = [layer](std::string_view part) {
+      return fmt::format("blk.{}.{}.weight", layer, part);
+    };
+    for (const char* norm : {"attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"})
+      add_vector(writer, name(norm), hidden, 1.0f, random);
+    add_vector(writer, name("attn_q_norm"), target.head_dim, 0.2f, random);
+    add_f32(writer, name("attn_q"), hidden, q_size, random);
+    add_q8(writer, name("attn_output"), q_size, hidden, random);
+    add_f32(writer, name("ffn_gate"), hidden, intermediate, random);
+    add_q8(writer, name("ffn_up"), hidden, intermediate, random);
+    add_f32(writer, name("ffn_down"), intermediate, hidden, random);
+    writer.tensor(name("layer_output_scale"), {1}, std::vector<float>{0.7f});
+  }
+  return writer;
+}
+
+std::string write_tiny_assistant(const TinyModel& target) {
+  const std::string path = temporary_path(fmt::format("assistant-{}.gguf", target.seed));
+  const Status status = tiny_assistant_writer(target).write(path);
+  CHECK(status.ok());
+  return path;
+}
+
 std::string temporary_path(const std::string& name) {
   const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
   std::string path = testing::TempDir() + fmt::format("segue-{}-", getpid());
@@ -146,9 +195,9 @@ std::string temporary_path(const std::string& name) {
   return path + name;
 }
 
-std::string write_tiny(const TinyModel& model) {
+std::string write_tiny(const TinyModel& model, const std::string& name) {
   const std::string path =
-      temporary_path(fmt::format("{}-{}.gguf", model.architecture, model.seed));
+      temporary_path(fmt::format("{}-{}-{}.gguf", name, model.architecture, model.seed));
   const Status status = tiny_writer(model).write(path);
   CHECK(status.ok());
   return path;

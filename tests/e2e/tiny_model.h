@@ -29,7 +29,11 @@ struct TinyModel {
 gguf::Writer tiny_writer(const TinyModel& model);
 
 /// Writes it below the test's temporary folder and returns the path.
-std::string write_tiny(const TinyModel& model);
+std::string write_tiny(const TinyModel& model, const std::string& name = "model");
+
+/// A random assistant for that target (gemma3), as a GGUF file; a test may spoil it before writing.
+gguf::Writer tiny_assistant_writer(const TinyModel& target);
+std::string write_tiny_assistant(const TinyModel& target);
 
 /// Vocabulary: pad, eos, bos, unk, then the 256 bytes as "<0xXX>".
 inline constexpr int kTinyVocab = 260;
