@@ -47,9 +47,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static const std::unique_ptr<Tokenizer> spm = std::move(Tokenizer::create(tiny_spm())).value();
   static const std::unique_ptr<Tokenizer> bpe =
       std::move(Tokenizer::create(tiny_bpe("smollm"))).value();
+  static const std::unique_ptr<Tokenizer> gemma4 =
+      std::move(Tokenizer::create(tiny_gemma4())).value();
   if (size < 2) return 0;
   std::string_view rest(reinterpret_cast<const char*>(data) + 2, size - 2);
-  if (data[0] % 4 == 3) {
+  if (data[0] % 5 == 3) {
     Vocabulary vocabulary;
     vocabulary.chat_template = rest;
     if (const segue::Result<ChatTemplate> chat = ChatTemplate::detect(vocabulary); chat.ok()) {
@@ -66,7 +68,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     roles = roles * 7 / 5 + 1;
     rest.remove_prefix(std::min(rest.size(), content.size() + 1));
   }
-  const auto format = static_cast<ChatFormat>(data[0] % 4);
+  if (data[0] % 5 == 4) {
+    talk(*gemma4, ChatTemplate(ChatFormat::kGemma4), std::move(messages));
+    return 0;
+  }
+  const auto format = static_cast<ChatFormat>(data[0] % 5);
   talk(format == ChatFormat::kGemma3 ? *spm : *bpe, ChatTemplate(format), std::move(messages));
   return 0;
 }

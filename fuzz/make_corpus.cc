@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes the seeds of fuzz/corpus/gguf: small files that together use every part of the format.
+// Writes the seeds of fuzz/corpus/gguf and fuzz/corpus/safetensors: small files that together use
+// every part of the formats.
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -7,9 +8,14 @@
 
 #include "core/dtype.h"
 #include "format/gguf/writer.h"
+#include "format/safetensors/writer.h"
 
-namespace segue::gguf {
+namespace segue {
 namespace {
+
+namespace gguf_seeds {
+
+using namespace gguf;
 
 using core::DType;
 
@@ -83,7 +89,7 @@ Writer small_model() {
   return writer;
 }
 
-int write_all(const std::string& folder) {
+Status write_all(const std::string& folder) {
   const std::pair<const char*, Writer> seeds[] = {{"empty", Writer()},
                                                   {"value_types", every_value_type()},
                                                   {"nested_arrays", nested_arrays()},
@@ -92,21 +98,74 @@ int write_all(const std::string& folder) {
                                                   {"small_model", small_model()}};
   for (const auto& [name, writer] : seeds) {
     const Status written = writer.write(folder + "/" + name + ".gguf");
-    if (!written) {
-      std::fprintf(stderr, "%s\n", written.error().message.c_str());
-      return 1;
-    }
+    if (!written.ok()) return written;
+  }
+  return {};
+}
+
+}  // namespace gguf_seeds
+
+namespace safetensors_seeds {
+
+using namespace safetensors;
+
+Writer every_dtype() {
+  Writer writer;
+  writer.metadata("format", "pt");
+  for (int i = 0; i <= static_cast<int>(Dtype::kF64); ++i) {
+    const auto dtype = static_cast<Dtype>(i);
+    writer.tensor(dtype_name(dtype), dtype, {1, 2},
+                  std::vector<std::byte>(static_cast<std::size_t>(2 * dtype_bytes(dtype))));
+  }
+  return writer;
+}
+
+Writer shapes() {
+  Writer writer;
+  writer.tensor("scalar", {}, std::vector<float>{1});
+  writer.tensor("none", Dtype::kF32, {0, 3}, {});
+  writer.tensor("deep", {1, 1, 1, 1, 2}, std::vector<float>{1, 2});
+  return writer;
+}
+
+Writer packed() {
+  const std::vector<std::int64_t> shape{2, 32};
+  Writer writer;
+  writer.tensor("w.weight_packed", Dtype::kI32, {2, 4}, std::vector<std::byte>(32));
+  writer.tensor("w.weight_scale", Dtype::kBF16, {2, 1}, std::vector<std::byte>(4));
+  writer.tensor("w.weight_shape", Dtype::kI64, {2}, std::as_bytes(std::span(shape)));
+  return writer;
+}
+
+Status write_all(const std::string& folder) {
+  const std::pair<const char*, Writer> seeds[] = {
+      {"empty", Writer()}, {"dtypes", every_dtype()}, {"shapes", shapes()}, {"packed", packed()}};
+  for (const auto& [name, writer] : seeds) {
+    const Status written = writer.write(folder + "/" + name + ".safetensors");
+    if (!written.ok()) return written;
+  }
+  return {};
+}
+
+}  // namespace safetensors_seeds
+
+int write_all(const std::string& folder) {
+  for (const Status& written : {gguf_seeds::write_all(folder + "/gguf"),
+                                safetensors_seeds::write_all(folder + "/safetensors")}) {
+    if (written.ok()) continue;
+    std::fprintf(stderr, "%s\n", written.error().message.c_str());
+    return 1;
   }
   return 0;
 }
 
 }  // namespace
-}  // namespace segue::gguf
+}  // namespace segue
 
 int main(int argc, char** argv) {
   if (argc != 2) {
     std::fprintf(stderr, "usage: make_corpus FOLDER\n");
     return 2;
   }
-  return segue::gguf::write_all(argv[1]);
+  return segue::write_all(argv[1]);
 }

@@ -34,7 +34,8 @@ ALLOWED = {
     "server": [PUBLIC, "core"],
     # `inspect` and `tokenize` show what the file reader and the tokenizer see; the measuring commands
     # open the runtime that the lab measures.
-    "cli": [PUBLIC, "core", "server", "lab", "format/gguf/describe.h", "text/tokenizer.h",
+    "cli": [PUBLIC, "core", "server", "lab", "format/gguf/describe.h",
+            "format/safetensors/describe.h", "text/tokenizer.h",
             "engine/runtime.h"],
 }
 # Tests and benchmarks drive their subject with real pools and files, so they may reach further.

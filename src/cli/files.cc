@@ -2,11 +2,15 @@
 // segue inspect and segue tokenize: what is in a model file, and how it reads text.
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <system_error>
+
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/terminal.h"
 #include "core/file.h"
 #include "format/gguf/describe.h"
+#include "format/safetensors/describe.h"
 #include "text/tokenizer.h"
 
 namespace segue::cli {
@@ -26,6 +30,19 @@ void print_description(const core::Json& description) {
   fmt::print("\n{}\n", description.find("totals")->dump());
 }
 
+/// A folder and a file by that name are safetensors, anything else GGUF.
+Result<core::Json> describe(const std::string& path) {
+  std::error_code ignored;
+  if (path.ends_with(".safetensors") || std::filesystem::is_directory(path, ignored)) {
+    const Result<safetensors::Checkpoint> checkpoint = safetensors::Checkpoint::open(path);
+    if (!checkpoint.ok()) return checkpoint.error();
+    return safetensors::describe(*checkpoint);
+  }
+  const Result<gguf::File> file = gguf::File::open(path);
+  if (!file.ok()) return file.error();
+  return gguf::describe(*file);
+}
+
 }  // namespace
 
 Status inspect_command(int argc, const char* const* argv) {
@@ -33,20 +50,21 @@ Status inspect_command(int argc, const char* const* argv) {
   std::string json;
   bool quiet = false;
   int threads = 0;
-  Args args("inspect", "Show the metadata and tensors of a GGUF file.",
-            {"segue inspect model.gguf", "segue inspect model.gguf --json - --quiet"});
-  args.positional("file", path, "model file (GGUF)")
+  Args args("inspect",
+            "Show the metadata and tensors of a GGUF file, a safetensors file or a folder of them.",
+            {"segue inspect model.gguf", "segue inspect gemma-4-12b",
+             "segue inspect model.gguf --json - --quiet"});
+  args.positional("file", path, "model file (GGUF, safetensors) or folder")
       .text("--json", json, "write the description to this file (-: standard output)")
       .integer("--threads", threads, 0, 1024, "accepted by every command; this one needs one")
       .flag("-q,--quiet", quiet, "no table");
   const Result<bool> parsed = args.parse(argc, argv);
   if (!parsed.ok()) return parsed.error();
   if (!*parsed) return {};
-  const Result<gguf::File> file = gguf::File::open(path);
-  if (!file.ok()) return file.error();
-  const core::Json description = gguf::describe(*file);
-  if (!quiet && json != "-") print_description(description);
-  return write_json(json, description);
+  const Result<core::Json> description = describe(path);
+  if (!description.ok()) return description.error();
+  if (!quiet && json != "-") print_description(*description);
+  return write_json(json, *description);
 }
 
 Status tokenize_command(int argc, const char* const* argv) {
@@ -60,7 +78,7 @@ Status tokenize_command(int argc, const char* const* argv) {
   Args args("tokenize", "Print the token ids of a text, one per line with its piece.",
             {"segue tokenize -m model.gguf -p 'Hello, world'",
              "segue tokenize -m model.gguf --prompt-file notes.txt --json ids.json --quiet"});
-  args.text("-m,--model", model, "model file (GGUF)", true)
+  args.text("-m,--model", model, "model file (GGUF), or folder with a tokenizer.json", true)
       .text("-p,--prompt", prompt, "text")
       .text("--prompt-file", prompt_file, "read the text from this file (-: standard input)")
       .flag("--special", special, "texts of control tokens become those tokens")
@@ -78,12 +96,7 @@ Status tokenize_command(int argc, const char* const* argv) {
     if (!text.ok()) return text.error();
     prompt = std::move(text).value();
   }
-  const Result<gguf::File> file = gguf::File::open(model);
-  if (!file.ok()) return file.error();
-  Result<text::Vocabulary> vocabulary = text::vocabulary_from_gguf(*file);
-  if (!vocabulary.ok()) return vocabulary.error();
-  const Result<std::unique_ptr<text::Tokenizer>> tokenizer =
-      text::Tokenizer::create(std::move(vocabulary).value());
+  const Result<std::unique_ptr<text::Tokenizer>> tokenizer = text::Tokenizer::open(model);
   if (!tokenizer.ok()) return tokenizer.error();
   const std::vector<std::int32_t> ids = (*tokenizer)->encode_prompt(prompt, special);
   core::Json pieces = core::Json::array();

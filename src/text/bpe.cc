@@ -4,10 +4,8 @@
 // (Byte-level BPE: Radford et al., "Language models are unsupervised multitask learners", 2019;
 // BPE: Sennrich et al., 2016, arXiv 1508.07909.)
 #include <array>
-#include <bit>
 
-#include <fmt/format.h>
-
+#include "text/merges.h"
 #include "text/model.h"
 #include "text/utf8.h"
 #include "text/words.h"
@@ -65,85 +63,19 @@ struct ByteAlphabet {
 };
 constexpr ByteAlphabet kAlphabet;
 
-/// (left token, right token) -> rank and merged token.
-class PairMap {
- public:
-  explicit PairMap(std::size_t count)
-      : slots_(std::bit_ceil(2 * count + 2)), mask_(slots_.size() - 1) {}
-
-  /// The first of equal pairs counts.
-  void insert(std::int32_t left, std::int32_t right, Merge merge) {
-    const std::uint64_t key = key_of(left, right);
-    std::size_t slot = slot_of(key);
-    for (; slots_[slot].merge.token >= 0; slot = (slot + 1) & mask_) {
-      if (slots_[slot].key == key) return;
-    }
-    slots_[slot] = {key, merge};
-  }
-  Merge find(std::int32_t left, std::int32_t right) const {
-    const std::uint64_t key = key_of(left, right);
-    std::size_t slot = slot_of(key);
-    for (; slots_[slot].merge.token >= 0; slot = (slot + 1) & mask_) {
-      if (slots_[slot].key == key) return slots_[slot].merge;
-    }
-    return {};
-  }
-
- private:
-  struct Slot {
-    std::uint64_t key = 0;
-    Merge merge;
-  };
-  static std::uint64_t key_of(std::int32_t left, std::int32_t right) {
-    return (std::uint64_t{static_cast<std::uint32_t>(left)} << 32) |
-           static_cast<std::uint32_t>(right);
-  }
-  std::size_t slot_of(std::uint64_t key) const {
-    const std::uint64_t hash = key * 0x9e3779b97f4a7c15ull;
-    return (hash ^ (hash >> 32)) & mask_;
-  }
-
-  std::vector<Slot> slots_;
-  std::size_t mask_;
-};
-
 class BpeModel final : public TokenModel {
  public:
-  BpeModel(const Vocabulary& vocabulary, const TokenMap& map, WordSplitter splitter)
+  BpeModel(const Vocabulary& vocabulary, const TokenMap& map, WordSplitter splitter, Merges merges)
       : vocabulary_(vocabulary),
         map_(map),
         splitter_(std::move(splitter)),
-        pairs_(vocabulary.merges.size()) {}
-
-  Status init() {
+        merges_(std::move(merges)) {
     std::string text;
     for (int byte = 0; byte < 256; ++byte) {
       text.clear();
       kAlphabet.write(static_cast<unsigned char>(byte), text);
-      byte_tokens_[static_cast<std::size_t>(byte)] = text_token(text);
+      byte_tokens_[static_cast<std::size_t>(byte)] = text_token(vocabulary_, map_, text);
     }
-    for (std::size_t rank = 0; rank < vocabulary_.merges.size(); ++rank) {
-      const std::string_view merge = vocabulary_.merges[rank];
-      const std::size_t space = merge.find(' ', 1);
-      if (space == std::string_view::npos || space + 1 == merge.size()) {
-        return Error{ErrorCode::kInvalidFile,
-                     fmt::format("merge {} is not two texts with a space between them", rank)};
-      }
-      const std::string_view left = merge.substr(0, space);
-      const std::string_view right = merge.substr(space + 1);
-      text.assign(left).append(right);
-      const std::int32_t left_token = text_token(left);
-      const std::int32_t right_token = text_token(right);
-      const std::int32_t merged = text_token(text);
-      if (left_token < 0 || right_token < 0 || merged < 0) {
-        return Error{ErrorCode::kInvalidFile,
-                     fmt::format("merge {} needs a token that the vocabulary lacks (both parts and "
-                                 "the whole must be tokens of text)",
-                                 rank)};
-      }
-      pairs_.insert(left_token, right_token, {merged, static_cast<std::uint32_t>(rank)});
-    }
-    return {};
   }
 
   void encode(std::string_view fragment, bool /*after_special*/, Scratch& scratch,
@@ -168,21 +100,11 @@ class BpeModel final : public TokenModel {
   }
 
  private:
-  /// A token that plain text may become.
-  std::int32_t text_token(std::string_view text) const {
-    const std::int32_t token = map_.find(text);
-    if (token < 0) return -1;
-    const auto type = static_cast<TokenType>(vocabulary_.types[static_cast<std::size_t>(token)]);
-    const bool spelled_out =
-        type == TokenType::kControl || type == TokenType::kUnknown || type == TokenType::kByte;
-    return spelled_out ? -1 : token;
-  }
-
   void encode_word(std::string_view word, Scratch& scratch, std::vector<std::int32_t>& out) const {
     if (splitter_.whole_words_first()) {
       scratch.bytes.clear();
       for (char byte : word) kAlphabet.write(static_cast<unsigned char>(byte), scratch.bytes);
-      if (const std::int32_t token = text_token(scratch.bytes); token >= 0) {
+      if (const std::int32_t token = text_token(vocabulary_, map_, scratch.bytes); token >= 0) {
         out.push_back(token);
         return;
       }
@@ -194,7 +116,7 @@ class BpeModel final : public TokenModel {
                  byte_tokens_[static_cast<unsigned char>(word[i])]);
     }
     merger.run([&](const Symbol& left, const Symbol& right) {
-      return pairs_.find(left.token, right.token);
+      return merges_.find(left.token, right.token);
     });
     const std::vector<Symbol>& symbols = merger.symbols();
     for (std::int32_t i = symbols.empty() ? -1 : 0; i >= 0;
@@ -209,7 +131,7 @@ class BpeModel final : public TokenModel {
   const Vocabulary& vocabulary_;
   const TokenMap& map_;
   WordSplitter splitter_;
-  PairMap pairs_;
+  Merges merges_;
   std::array<std::int32_t, 256> byte_tokens_{};
 };
 
@@ -218,9 +140,10 @@ class BpeModel final : public TokenModel {
 Result<std::unique_ptr<TokenModel>> create_bpe(const Vocabulary& vocabulary, const TokenMap& map) {
   Result<WordSplitter> splitter = WordSplitter::create(vocabulary.pre);
   if (!splitter) return splitter.error();
-  auto model = std::make_unique<BpeModel>(vocabulary, map, std::move(splitter).value());
-  if (Status status = model->init(); !status) return status.error();
-  return std::unique_ptr<TokenModel>(std::move(model));
+  Result<Merges> merges = Merges::of(vocabulary, map);
+  if (!merges) return merges.error();
+  return std::unique_ptr<TokenModel>(std::make_unique<BpeModel>(
+      vocabulary, map, std::move(splitter).value(), std::move(merges).value()));
 }
 
 }  // namespace segue::text

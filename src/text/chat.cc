@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/chat.h"
 
+#include <algorithm>
 #include <array>
 #include <optional>
 
@@ -23,15 +24,20 @@ struct Family {
   std::string_view assistant;   // the name of that role
   bool trims;                   // white space around contents goes away
   bool system_role;             // otherwise system text goes in front of the first user message
+  bool thoughts;                // answers may have them: kThought ... kThoughtEnd
 };
 
-constexpr std::array<Family, 3> kFamilies{{
+constexpr std::string_view kThought = "<|channel>", kThoughtEnd = "<channel|>";
+
+constexpr std::array<Family, 4> kFamilies{{
     {ChatFormat::kGemma3, "gemma3", "<start_of_turn>", "<end_of_turn>", "<start_of_turn>", "\n",
-     "<end_of_turn>\n", "model", true, false},
+     "<end_of_turn>\n", "model", true, false, false},
     {ChatFormat::kChatMl, "chatml", "<|im_start|>", "<|im_end|>", "<|im_start|>", "\n",
-     "<|im_end|>\n", "assistant", false, true},
+     "<|im_end|>\n", "assistant", false, true, false},
     {ChatFormat::kLlama3, "llama3", "<|start_header_id|>", "<|eot_id|>", "<|start_header_id|>",
-     "<|end_header_id|>\n\n", "<|eot_id|>", "assistant", true, true},
+     "<|end_header_id|>\n\n", "<|eot_id|>", "assistant", true, true, false},
+    {ChatFormat::kGemma4, "gemma4", "<|turn>", "<turn|>", "<|turn>", "\n", "<turn|>\n", "model",
+     true, true, true},
 }};
 
 const Family& family_of(ChatFormat format) { return kFamilies[static_cast<std::size_t>(format)]; }
@@ -73,8 +79,31 @@ std::string default_system_of(std::string_view source) {
   return {};
 }
 
+/// The empty thought that the larger Gemma 4 models want before an answer without one; the
+/// templates of the small ones have no such text, only thoughts with content.
+std::string answer_start_of(std::string_view source) {
+  constexpr std::string_view kEmpty = "<|channel>thought\n<channel|>";
+  constexpr std::string_view kEscaped = "<|channel>thought\\n<channel|>";
+  const bool found = source.find(kEmpty) != std::string_view::npos ||
+                     source.find(kEscaped) != std::string_view::npos;
+  return found ? std::string(kEmpty) : std::string();
+}
+
+/// An earlier answer without its thoughts: what lies between kThought and the next kThoughtEnd (or
+/// the end), and stray ends.
+std::string without_thoughts(std::string_view answer) {
+  std::string text;
+  while (!answer.empty()) {
+    const std::size_t end = std::min(answer.find(kThoughtEnd), answer.size());
+    const std::string_view part = answer.substr(0, end);
+    text += part.substr(0, part.find(kThought));
+    answer.remove_prefix(std::min(end + kThoughtEnd.size(), answer.size()));
+  }
+  return text;
+}
+
 std::optional<Role> role_of(std::string_view name) {
-  if (name == "system") return Role::kSystem;
+  if (name == "system" || name == "developer") return Role::kSystem;
   if (name == "user") return Role::kUser;
   if (name == "assistant" || name == "model") return Role::kAssistant;
   return std::nullopt;
@@ -164,7 +193,8 @@ Result<ChatTemplate> ChatTemplate::detect(const Vocabulary& vocabulary) {
       if (source.find(family.marker) == std::string_view::npos) continue;
       return ChatTemplate(
           family.format, ChatSource::kTemplate,
-          family.format == ChatFormat::kChatMl ? default_system_of(source) : std::string());
+          family.format == ChatFormat::kChatMl ? default_system_of(source) : std::string(),
+          family.thoughts ? answer_start_of(source) : std::string());
     }
     constexpr std::size_t kShown = 80;
     return Error{ErrorCode::kUnsupported,
@@ -217,10 +247,16 @@ Result<ChatTemplate::Prompt> ChatTemplate::build(std::span<const Message> messag
       prompt.text += "\n\n";
       prefix = {};
     }
-    say(family.trims ? trim(content) : content);
+    const bool thinks = family.thoughts && role == Role::kAssistant;
+    const std::string answer = thinks ? without_thoughts(content) : std::string();
+    const std::string_view said = thinks ? std::string_view(answer) : content;
+    say(family.trims ? trim(said) : said);
     prompt.text += family.turn_end;
   }
-  if (add_generation_prompt) begin_turn(Role::kAssistant);
+  if (add_generation_prompt) {
+    begin_turn(Role::kAssistant);
+    prompt.text += answer_start_;
+  }
   return prompt;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chat formats: messages to the prompt text that a model was trained on. Three families are built
-// in and recognised from the file; its template is never executed.
+// Chat formats: messages to the prompt text that a model was trained on. Four families are built in
+// and recognised from the file; its template is never executed.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,17 @@
 namespace segue::text {
 
 struct Message {
-  std::string role;  // "system", "user" or "assistant" ("model" is the same)
+  std::string role;  // "system" ("developer"), "user" or "assistant" ("model")
   std::string content;
 };
 
-enum class ChatFormat : std::uint8_t { kGemma3, kChatMl, kLlama3 };
+enum class ChatFormat : std::uint8_t { kGemma3, kChatMl, kLlama3, kGemma4 };
 
 /// What told us the format: the template in the file, or only the names of tokens (a base model may
 /// have them).
 enum class ChatSource : std::uint8_t { kTemplate, kTokens };
 
-std::string_view chat_format_name(ChatFormat format);  // "gemma3", "chatml", "llama3"
+std::string_view chat_format_name(ChatFormat format);  // "gemma3", "chatml", ...
 std::string_view chat_source_name(ChatSource source);  // "from the file's template", "by tokens"
 
 class ChatTemplate {
@@ -36,18 +36,26 @@ class ChatTemplate {
   /// what is known.
   static Result<ChatTemplate> detect(const Vocabulary& vocabulary);
   explicit ChatTemplate(ChatFormat format, ChatSource source = ChatSource::kTokens,
-                        std::string default_system = {})
-      : format_(format), source_(source), default_system_(std::move(default_system)) {}
+                        std::string default_system = {}, std::string answer_start = {})
+      : format_(format),
+        source_(source),
+        default_system_(std::move(default_system)),
+        answer_start_(std::move(answer_start)) {}
 
   ChatFormat format() const { return format_; }
   ChatSource source() const { return source_; }
   /// System text that the file's template adds when the messages have none; empty: none.
   const std::string& default_system() const { return default_system_; }
+  /// What the file's template writes between the header of the answer's turn and the answer when
+  /// the model should not think: an empty thought in the larger Gemma 4 models, nothing in E2B and
+  /// E4B.
+  const std::string& answer_start() const { return answer_start_; }
 
   /// The prompt text, to be encoded with parse_special and encode_prompt (it has no bos of its
   /// own). With `add_generation_prompt` it ends where the answer begins. kUsage for no messages,
   /// unknown roles, and what the format cannot say (gemma3: turns that do not alternate user,
-  /// assistant; a system message that is not the first).
+  /// assistant; a system message that is not the first). Of earlier answers gemma4 leaves the
+  /// thoughts out.
   Result<std::string> render(std::span<const Message> messages, bool add_generation_prompt) const;
 
   /// The ids of that prompt, bos included. Nothing that a message says becomes a control token.
@@ -65,6 +73,7 @@ class ChatTemplate {
   ChatFormat format_;
   ChatSource source_;
   std::string default_system_;
+  std::string answer_start_;
 };
 
 }  // namespace segue::text

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/file.h"
+#include "core/json.h"
 #include "text/test_vocabulary.h"
 
 namespace segue::text {
@@ -73,6 +75,41 @@ TEST(ChatTemplate, WritesLlama3Headers) {
             "<|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user<|end_"
             "header_id|>\n\nU<|eot_id|>"
             "<|start_header_id|>assistant<|end_header_id|>\n\n");
+}
+
+TEST(ChatTemplate, WritesWhatGemma4sTemplateWrites) {
+  const Result<std::string> text =
+      core::read_file(std::string(SEGUE_GOLDEN_DIR) + "/tokenizer_json/chat.json");
+  ASSERT_TRUE(text.ok());
+  const core::Json rows = core::Json::parse(*text).value();
+  EXPECT_EQ(rows.as_array()->size(), 12u);
+  for (const core::Json& row : *rows.as_array()) {
+    Vocabulary vocabulary = tiny_gemma4();
+    vocabulary.chat_template = *row.find("template")->as_string();
+    const ChatTemplate chat = detected(vocabulary);
+    EXPECT_EQ(chat_format_name(chat.format()), "gemma4");
+    std::vector<Message> messages;
+    for (const core::Json& message : *row.find("messages")->as_array())
+      messages.push_back(
+          {*message.find("role")->as_string(), *message.find("content")->as_string()});
+    EXPECT_EQ("<bos>" + rendered(chat, messages, *row.find("add_generation_prompt")->as_bool()),
+              *row.find("text")->as_string());
+  }
+}
+
+TEST(ChatTemplate, OnlyTheLargerGemma4ModelsGetAnEmptyThought) {
+  Vocabulary vocabulary = tiny_gemma4();
+  EXPECT_EQ(rendered(detected(vocabulary), {{"user", "x"}}),
+            "<|turn>user\nx<turn|>\n<|turn>model\n");
+  vocabulary.chat_template =
+      "{{- '<|turn>model\\n' -}}{%- if not enable_thinking -%}"
+      "{{- '<|channel>thought\\n<channel|>' -}}{%- endif -%}";
+  EXPECT_EQ(rendered(detected(vocabulary), {{"user", "x"}}),
+            "<|turn>user\nx<turn|>\n<|turn>model\n<|channel>thought\n<channel|>");
+  // Of the small models: thoughts are written where a message has some.
+  vocabulary.chat_template =
+      "{{- '<|channel>thought\\n' + thinking_text + '\\n<channel|>' -}}{{- '<|turn>model\\n' -}}";
+  EXPECT_EQ(detected(vocabulary).answer_start(), "");
 }
 
 TEST(ChatTemplate, IsRecognisedByTemplateFirstAndByTokensOtherwise) {

@@ -43,5 +43,7 @@ inline constexpr std::size_t kMaxFragmentBytes = std::size_t{1} << 29;
 /// `vocabulary` and `map` (of its tokens) must outlive the result; types has one entry per token.
 Result<std::unique_ptr<TokenModel>> create_spm(const Vocabulary& vocabulary, const TokenMap& map);
 Result<std::unique_ptr<TokenModel>> create_bpe(const Vocabulary& vocabulary, const TokenMap& map);
+Result<std::unique_ptr<TokenModel>> create_char_bpe(const Vocabulary& vocabulary,
+                                                    const TokenMap& map);
 
 }  // namespace segue::text

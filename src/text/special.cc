@@ -5,14 +5,15 @@
 
 namespace segue::text {
 
-SpecialCutter::SpecialCutter(const Vocabulary& vocabulary) {
+SpecialCutter::SpecialCutter(const Vocabulary& vocabulary)
+    : leftmost_(vocabulary.leftmost_special) {
   roots_.fill(-1);
   for (std::size_t id = 0; id < vocabulary.types.size(); ++id) {
     const auto type = static_cast<TokenType>(vocabulary.types[id]);
     const bool special = type == TokenType::kControl || type == TokenType::kUnknown;
     if (!special && type != TokenType::kUserDefined) continue;
     const std::string_view text = vocabulary.tokens[id];
-    insert(text, static_cast<std::int32_t>(id), special || text == "</s>");
+    insert(text, static_cast<std::int32_t>(id), special || (text == "</s>" && !leftmost_));
   }
   for (Node& node : nodes_) {
     if (node.parent < 0) continue;
@@ -57,36 +58,58 @@ void SpecialCutter::insert(std::string_view text, std::int32_t token, bool contr
   longest_ = std::max(longest_, end.depth);
 }
 
-std::vector<SpecialMatch> SpecialCutter::find(std::string_view text,
-                                              std::span<const TextRange> plain) const {
-  struct Candidate {
-    std::size_t begin;
-    std::int32_t node;
-  };
-  const auto touches_plain = [&](std::size_t begin, std::size_t end) {
+std::int32_t SpecialCutter::admissible(std::int32_t node, std::size_t begin,
+                                       std::span<const TextRange> plain) const {
+  const auto touches_plain = [&](std::size_t end) {
     const auto after = std::partition_point(
         plain.begin(), plain.end(), [&](const TextRange& range) { return range.end <= begin; });
     return after != plain.end() && after->begin < end;
   };
-  // The longest admissible token at `begin` on the way from `node` to the root.
-  const auto admissible = [&](std::size_t begin, std::int32_t node) {
-    for (; node >= 0; node = nodes_[static_cast<std::size_t>(node)].shorter) {
-      const Node& found = nodes_[static_cast<std::size_t>(node)];
-      if (found.token >= 0 && !(found.control && touches_plain(begin, begin + found.depth))) break;
-    }
-    return node;
-  };
+  for (; node >= 0; node = nodes_[static_cast<std::size_t>(node)].shorter) {
+    const Node& found = nodes_[static_cast<std::size_t>(node)];
+    if (found.token >= 0 && !(found.control && touches_plain(begin + found.depth))) break;
+  }
+  return node;
+}
 
+std::int32_t SpecialCutter::longest_at(std::string_view text, std::size_t begin,
+                                       std::span<const TextRange> plain) const {
+  std::int32_t longest = -1;
+  std::int32_t node = roots_[static_cast<unsigned char>(text[begin])];
+  for (std::size_t at = begin; node >= 0;) {
+    if (nodes_[static_cast<std::size_t>(node)].token >= 0) longest = node;
+    if (++at == text.size()) break;
+    node = step(node, static_cast<unsigned char>(text[at]));
+  }
+  return admissible(longest, begin, plain);
+}
+
+std::vector<SpecialMatch> SpecialCutter::find_leftmost(std::string_view text,
+                                                       std::span<const TextRange> plain) const {
+  std::vector<SpecialMatch> matches;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::int32_t found = longest_at(text, begin, plain);
+    if (found < 0) {
+      ++begin;
+      continue;
+    }
+    const Node& node = nodes_[static_cast<std::size_t>(found)];
+    matches.push_back({begin, begin + node.depth, node.token});
+    begin += node.depth;
+  }
+  return matches;
+}
+
+std::vector<SpecialMatch> SpecialCutter::find(std::string_view text,
+                                              std::span<const TextRange> plain) const {
+  if (leftmost_) return find_leftmost(text, plain);
+  struct Candidate {
+    std::size_t begin;
+    std::int32_t node;
+  };
   std::vector<std::vector<Candidate>> by_length(longest_ + 1);
   for (std::size_t begin = 0; begin < text.size(); ++begin) {
-    std::int32_t longest = -1;
-    std::int32_t node = roots_[static_cast<unsigned char>(text[begin])];
-    for (std::size_t at = begin; node >= 0;) {
-      if (nodes_[static_cast<std::size_t>(node)].token >= 0) longest = node;
-      if (++at == text.size()) break;
-      node = step(node, static_cast<unsigned char>(text[at]));
-    }
-    longest = admissible(begin, longest);
+    const std::int32_t longest = longest_at(text, begin, plain);
     if (longest >= 0)
       by_length[nodes_[static_cast<std::size_t>(longest)].depth].push_back({begin, longest});
   }
@@ -112,8 +135,8 @@ std::vector<SpecialMatch> SpecialCutter::find(std::string_view text,
                            nodes_[static_cast<std::size_t>(candidate.node)].token});
         continue;
       }
-      const std::int32_t shorter =
-          admissible(candidate.begin, nodes_[static_cast<std::size_t>(candidate.node)].shorter);
+      const std::int32_t shorter = admissible(
+          nodes_[static_cast<std::size_t>(candidate.node)].shorter, candidate.begin, plain);
       if (shorter >= 0)
         by_length[nodes_[static_cast<std::size_t>(shorter)].depth].push_back(
             {candidate.begin, shorter});

@@ -55,6 +55,38 @@ inline Vocabulary tiny_spm() {
   return std::move(vocabulary);
 }
 
+/// Characters with byte fallback, merged by rank; runs of up to three newlines are tokens that no
+/// merge leads to.
+inline Vocabulary tiny_gemma4() {
+  VocabularyBuilder builder;
+  Vocabulary& vocabulary = builder.vocabulary;
+  vocabulary.model = "gemma4";
+  vocabulary.pre = "gemma4";
+  builder.add("<pad>", TokenType::kControl);
+  vocabulary.eos = builder.add("<eos>", TokenType::kControl);
+  vocabulary.bos = builder.add("<bos>", TokenType::kControl);
+  vocabulary.unk = builder.add("<unk>", TokenType::kUnknown);
+  vocabulary.add_bos = true;
+  builder.add("<|turn>", TokenType::kControl);
+  builder.add("<turn|>", TokenType::kControl);
+  builder.add("<b>", TokenType::kUserDefined);
+  for (std::string_view run : {"\n", "\n\n", "\n\n\n"}) builder.add(run, TokenType::kNormal);
+  for (int byte = 0; byte < 256; ++byte)
+    builder.add(fmt::format("<0x{:02X}>", byte), TokenType::kNormal);  // known by name
+  for (std::string_view letter :
+       {"a", "b", "c", "h", "e", "l", "o", "\u2581", "\u00e9", "\u65e5", "<", ">"})
+    builder.add(letter, TokenType::kNormal);
+  for (std::string_view merge :
+       {"h e", "l l", "he ll", "hell o", "\u2581 hello", "a b", "ab c", "b c", "\u2581 \u2581",
+        "\u2581\u2581 \u2581\u2581", "\u00e9 \u00e9", "c \u2581"}) {
+    vocabulary.merges.add(merge);
+    const std::size_t space = merge.find(' ');
+    builder.add(std::string(merge.substr(0, space)) + std::string(merge.substr(space + 1)),
+                TokenType::kNormal);
+  }
+  return std::move(vocabulary);
+}
+
 /// Byte-level, with the given pre-tokenizer.
 inline Vocabulary tiny_bpe(std::string_view pre) {
   VocabularyBuilder builder;

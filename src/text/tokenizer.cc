@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "text/byte_fallback.h"
 #include "text/model.h"
 #include "text/token_map.h"
 #include "text/utf8.h"
@@ -17,10 +20,12 @@ namespace {
 // Tokens that end a turn or a text in some family of models. Files often name only one of them as
 // eos, and some give them another type than control; such a name means nothing else, so they are
 // control tokens whatever the file says.
-constexpr std::array<std::string_view, 11> kStopNames{
-    "<end_of_turn>", "<turn|>",         "<|im_end|>",        "<|eot_id|>",
-    "<|eom_id|>",    "<|end_of_text|>", "<|endoftext|>",     "<|end|>",
-    "<EOT>",         "<|end_of_turn|>", "<end_of_utterance>"};
+constexpr std::array<std::string_view, 12> kStopNames{
+    "<end_of_turn>", "<turn|>",         "<|im_end|>",         "<|eot_id|>",
+    "<|eom_id|>",    "<|end_of_text|>", "<|endoftext|>",      "<|end|>",
+    "<EOT>",         "<|end_of_turn|>", "<end_of_utterance>", "<|tool_response>"};
+
+constexpr std::array<std::string_view, 3> kModels{"llama", "gpt2", "gemma4"};
 
 Error invalid(std::string message) {
   return {ErrorCode::kInvalidFile, "vocabulary: " + std::move(message)};
@@ -60,6 +65,12 @@ Status check(Vocabulary& vocabulary) {
       return invalid(fmt::format("the {} token is {}, but there are {} tokens", name, id, count));
     }
   }
+  for (const std::int32_t id : vocabulary.stops) {
+    if (id < 0 || id >= static_cast<std::int64_t>(count)) {
+      return invalid(
+          fmt::format("generation ends with token {}, but there are {} tokens", id, count));
+    }
+  }
   if (vocabulary.add_bos && vocabulary.bos < 0)
     return invalid("prompts should begin with bos, but there is no bos token");
   if (vocabulary.add_eos && vocabulary.eos < 0)
@@ -79,6 +90,7 @@ std::size_t part_bytes(std::string_view text) {
 struct Tokenizer::Impl {
   explicit Impl(Vocabulary given) : vocabulary(std::move(given)), map(vocabulary.tokens) {
     find_stops();
+    if (vocabulary.model == "gemma4") find_bytes();
     cutter = SpecialCutter(vocabulary);
   }
 
@@ -100,6 +112,7 @@ struct Tokenizer::Impl {
   void find_stops() {
     if (vocabulary.eos >= 0) stops.push_back(vocabulary.eos);
     if (vocabulary.eot >= 0) stops.push_back(vocabulary.eot);
+    stops.insert(stops.end(), vocabulary.stops.begin(), vocabulary.stops.end());
     for (std::string_view name : kStopNames) {
       const std::int32_t id = map.find(name);
       if (id < 0) continue;
@@ -109,6 +122,15 @@ struct Tokenizer::Impl {
     }
     std::sort(stops.begin(), stops.end());
     stops.erase(std::unique(stops.begin(), stops.end()), stops.end());
+  }
+
+  /// Byte tokens by their names: not every file gives them their type.
+  void find_bytes() {
+    for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+      const bool text = type(id) == TokenType::kNormal || type(id) == TokenType::kUnused;
+      if (text && byte_of_token(vocabulary.tokens[id]) >= 0)
+        vocabulary.types[id] = static_cast<std::int32_t>(TokenType::kByte);
+    }
   }
 
   void encode(std::string_view text, std::span<const TextRange> plain,
@@ -145,20 +167,34 @@ Tokenizer::Tokenizer(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) 
 Tokenizer::~Tokenizer() = default;
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::create(Vocabulary vocabulary) {
-  if (vocabulary.model != "llama" && vocabulary.model != "gpt2") {
-    return Error{
-        ErrorCode::kUnsupported,
-        fmt::format("unknown tokenizer model \"{}\" (known: llama, gpt2)", vocabulary.model)};
+  if (std::find(kModels.begin(), kModels.end(), vocabulary.model) == kModels.end()) {
+    return Error{ErrorCode::kUnsupported, fmt::format("unknown tokenizer model \"{}\" (known: {})",
+                                                      vocabulary.model, fmt::join(kModels, ", "))};
   }
   if (Status status = check(vocabulary); !status) return status.error();
   auto impl = std::make_unique<Impl>(std::move(vocabulary));
-  Result<std::unique_ptr<TokenModel>> model = impl->vocabulary.model == "llama"
-                                                  ? create_spm(impl->vocabulary, impl->map)
-                                                  : create_bpe(impl->vocabulary, impl->map);
+  const auto create_model = impl->vocabulary.model == "llama"  ? create_spm
+                            : impl->vocabulary.model == "gpt2" ? create_bpe
+                                                               : create_char_bpe;
+  Result<std::unique_ptr<TokenModel>> model = create_model(impl->vocabulary, impl->map);
   if (!model) return model.error();
   impl->model = std::move(model).value();
   impl->build_pieces();
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(impl)));
+}
+
+Result<std::unique_ptr<Tokenizer>> Tokenizer::open(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    Result<Vocabulary> vocabulary = vocabulary_from_folder(path);
+    if (!vocabulary) return vocabulary.error();
+    return create(std::move(vocabulary).value());
+  }
+  const Result<gguf::File> file = gguf::File::open(path);
+  if (!file) return file.error();
+  Result<Vocabulary> vocabulary = vocabulary_from_gguf(*file);
+  if (!vocabulary) return vocabulary.error();
+  return create(std::move(vocabulary).value());
 }
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool parse_special) const {

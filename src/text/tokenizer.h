@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text to token ids and back: SentencePiece-style merging by score (Gemma 3, Llama 2) and
-// byte-level BPE (SmolLM2, Llama 3). Ids equal those of llama.cpp for the same file. Chat formats
+// Text to token ids and back: SentencePiece-style merging by score (Gemma 3, Llama 2), byte-level
+// BPE (SmolLM2, Llama 3) and BPE over characters with byte fallback (Gemma 4). Ids equal those of
+// llama.cpp for the same GGUF file, and of Hugging Face for the same tokenizer.json. Chat formats
 // are in chat.h.
 #pragma once
 
@@ -24,15 +25,18 @@ class Tokenizer {
   /// kInvalidFile when the vocabulary contradicts itself, kUnsupported for models and
   /// pre-tokenizers that are unknown.
   static Result<std::unique_ptr<Tokenizer>> create(Vocabulary vocabulary);
+  /// Of a GGUF file, or of a Hugging Face folder (vocabulary.h).
+  static Result<std::unique_ptr<Tokenizer>> open(const std::string& path);
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
   /// Ids of `text`, any bytes, without bos and eos. `parse_special`: the texts of control tokens
   /// become those tokens; otherwise they are plain text. Time is nearly linear in the length,
-  /// whatever the text. decode(encode(x)) == x, except that (1) "llama" vocabularies read U+2581 as
-  /// a space and may put a space in front (add_space_prefix), and (2) bytes that no token has
-  /// (missing_bytes) are dropped, or become unk where that exists in "llama" vocabularies.
+  /// whatever the text. decode(encode(x)) == x, except that (1) "llama" and "gemma4" vocabularies
+  /// read U+2581 as a space and may put a space in front (add_space_prefix), and (2) bytes that no
+  /// token has (missing_bytes) are dropped, or become unk where that exists in "llama"
+  /// vocabularies.
   std::vector<std::int32_t> encode(std::string_view text, bool parse_special) const;
   /// As encode with parse_special, but inside the `plain` ranges of `text` (ascending, disjoint)
   /// nothing becomes a control token: for text that quotes a user.

@@ -73,6 +73,35 @@ TEST(Tokenizer, MergesPairsInTheOrderOfTheirRanks) {
   EXPECT_THAT(pieces(*bpe, "zzz"), ElementsAre("z", "z", "z"));
 }
 
+TEST(Tokenizer, MergesCharactersByRankAndSpellsUnknownOnesInBytes) {
+  const auto gemma = make(tiny_gemma4());
+  EXPECT_THAT(pieces(*gemma, "hello hello"), ElementsAre("hello", " hello"));
+  EXPECT_THAT(pieces(*gemma, "abbc"), ElementsAre("ab", "bc"));
+  // "c " comes after every other merge, but before nothing.
+  EXPECT_THAT(pieces(*gemma, "abc hello"), ElementsAre("abc", " hello"));
+  EXPECT_THAT(pieces(*gemma, "bc a"), ElementsAre("bc", " ", "a"));
+  EXPECT_THAT(pieces(*gemma, "     a"), ElementsAre("    ", " ", "a"));
+  EXPECT_THAT(pieces(*gemma, "\u00e9\u00e9\u00e9\u00fc"),
+              ElementsAre("\u00e9\u00e9", "\u00e9", "\xc3", "\xbc"));
+  EXPECT_THAT(pieces(*gemma, "\xe2 a"), ElementsAre("\xe2", " ", "a"));
+  EXPECT_EQ(gemma->missing_bytes(), 0);
+  EXPECT_TRUE(gemma->is_stop(*gemma->find("<turn|>")));
+}
+
+TEST(Tokenizer, TakesRunsOfNewlinesWholeWhereThePreTokenizerSays) {
+  const auto gemma = make(tiny_gemma4());
+  EXPECT_THAT(pieces(*gemma, "a\n\nb\n"), ElementsAre("a", "\n\n", "b", "\n"));
+  EXPECT_THAT(pieces(*gemma, "\n\n\n\n"), ElementsAre("\n", "\n", "\n", "\n"))
+      << "a run that is no token is merged, and no merge leads to the others";
+  Vocabulary uncut = tiny_gemma4();
+  uncut.pre.clear();
+  const auto plain = make(std::move(uncut));
+  EXPECT_THAT(pieces(*plain, "a\n\nb"), ElementsAre("a", "\n", "\n", "b"));
+  Vocabulary unknown = tiny_gemma4();
+  unknown.pre = "gemma5";
+  EXPECT_THAT(refusal(std::move(unknown)), HasSubstr("\"gemma5\" of a gemma4 vocabulary"));
+}
+
 TEST(Tokenizer, CutsWordsAsThePreTokenizerSays) {
   const auto smollm = make(tiny_bpe("smollm"));
   EXPECT_THAT(pieces(*smollm, "123"), ElementsAre("1", "2", "3"));
@@ -129,6 +158,18 @@ TEST(Tokenizer, LetsTheLongestSpecialTokenWinEvenWhenAShorterOneBeginsEarlier) {
   EXPECT_THAT(pieces(*spm, "xyzz"), ElementsAre("xy", "zz"));
 }
 
+TEST(Tokenizer, LetsTheLeftmostSpecialTokenWinWhereTheFileIsFromHuggingFace) {
+  Vocabulary vocabulary = tiny_gemma4();
+  for (std::string_view text : {"xy", "yzzz", "zz", "zzz", "</s>"}) {
+    vocabulary.tokens.add(text);
+    vocabulary.types.push_back(static_cast<std::int32_t>(TokenType::kUserDefined));
+  }
+  vocabulary.leftmost_special = true;
+  const auto gemma = make(std::move(vocabulary));
+  EXPECT_THAT(pieces(*gemma, "xyzzzzz"), ElementsAre("xy", "zzz", "zz"));
+  EXPECT_THAT(pieces(*gemma, "yzzzz</s>"), ElementsAre("yzzz", "z", "</s>"));
+}
+
 TEST(Tokenizer, KeepsControlTokensOutOfPlainRanges) {
   const auto spm = make(tiny_spm());
   const std::string text = "<eos>a<eos>b<eos>";
@@ -161,8 +202,8 @@ TEST(Tokenizer, AddsASpaceBeforeTextAndAfterSpecialTokensWhenAsked) {
 
 TEST(Tokenizer, DecodesWhateverItEncoded) {
   std::mt19937 random(1);
-  for (const auto& tokenizer :
-       {make(tiny_spm()), make(tiny_bpe("smollm")), make(tiny_bpe("llama-bpe"))}) {
+  for (const auto& tokenizer : {make(tiny_spm()), make(tiny_bpe("smollm")),
+                                make(tiny_bpe("llama-bpe")), make(tiny_gemma4())}) {
     for (int i = 0; i < 20000; ++i) {
       const std::string text = random_text(random);
       if (text.find("\u2581") != std::string::npos) continue;
@@ -199,6 +240,12 @@ TEST(Tokenizer, StopsAtEveryKnownEndOfTurn) {
   EXPECT_FALSE(spm->is_stop(spm->bos()));
   EXPECT_FALSE(spm->is_stop(*spm->find("</s>")));  // a tag of HTML in this vocabulary
   EXPECT_FALSE(spm->is_stop(-1));
+  Vocabulary further = tiny_gemma4();
+  further.stops = {4, 4, 1};
+  EXPECT_THAT(make(std::move(further))->stop_ids(), ElementsAre(1, 4, 5));
+  further = tiny_gemma4();
+  further.stops = {100'000};
+  EXPECT_THAT(refusal(std::move(further)), HasSubstr("generation ends with token 100000"));
   Vocabulary mislabelled = tiny_bpe("smollm");
   mislabelled.types[2] = static_cast<std::int32_t>(TokenType::kNormal);
   const auto bpe = make(std::move(mislabelled));
@@ -218,8 +265,9 @@ TEST(Tokenizer, HasNoPieceForIdsOutsideTheVocabulary) {
 TEST(Tokenizer, RefusesBadVocabulariesAndSaysWhy) {
   Vocabulary vocabulary;
   vocabulary.model = "unigram";
-  EXPECT_THAT(refusal(std::move(vocabulary)), HasSubstr("\"unigram\" (known: llama, gpt2)"));
-  EXPECT_THAT(refusal(tiny_bpe("qwen2")), HasSubstr("\"qwen2\" (known: smollm, llama-bpe"));
+  EXPECT_THAT(refusal(std::move(vocabulary)),
+              HasSubstr("\"unigram\" (known: llama, gpt2, gemma4)"));
+  EXPECT_THAT(refusal(tiny_bpe("qwen2")), HasSubstr("\"qwen2\" (known: smollm, gpt-2, llama-bpe"));
   EXPECT_THAT(refusal(tiny_bpe("default")), HasSubstr("known: smollm"));
   vocabulary = {};
   vocabulary.model = "llama";

@@ -83,12 +83,15 @@ Result<Vocabulary> vocabulary_from_gguf(const gguf::File& file) {
     vocabulary.unk = 0;
     vocabulary.add_bos = true;
     vocabulary.add_space_prefix = true;
+  } else if (vocabulary.model == "gemma4") {
+    if (vocabulary.pre.empty()) vocabulary.pre = "gemma4";  // converters write no name
   } else {
     vocabulary.add_bos = vocabulary.pre != "smollm" && reader.has("ggml.bos_token_id");
   }
   reader.strings("ggml.tokens", vocabulary.tokens);
   if (spm) reader.floats("ggml.scores", vocabulary.scores);
-  if (vocabulary.model == "gpt2") reader.strings("ggml.merges", vocabulary.merges);
+  if (vocabulary.model == "gpt2" || vocabulary.model == "gemma4")
+    reader.strings("ggml.merges", vocabulary.merges);
   if (reader.has("ggml.token_type")) reader.integers("ggml.token_type", vocabulary.types);
   reader.id("ggml.bos_token_id", vocabulary.bos);
   reader.id("ggml.eos_token_id", vocabulary.eos);
@@ -97,6 +100,8 @@ Result<Vocabulary> vocabulary_from_gguf(const gguf::File& file) {
   reader.flag("ggml.add_bos_token", vocabulary.add_bos);
   reader.flag("ggml.add_eos_token", vocabulary.add_eos);
   reader.flag("ggml.add_space_prefix", vocabulary.add_space_prefix);
+  // The model does not work without, whatever a converter made of the flag.
+  if (vocabulary.model == "gemma4") vocabulary.add_bos = true;
   reader.text("chat_template", vocabulary.chat_template);
   if (Status status = reader.status(); !status) return status.error();
   Result<std::string_view> architecture = file.text("general.architecture", "");

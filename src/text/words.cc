@@ -40,8 +40,9 @@ constexpr std::array<std::string_view, 1> kLlama3{
 };
 #undef SPACE
 
-constexpr std::array<PreTokenizer, 4> kPreTokenizers{{
+constexpr std::array<PreTokenizer, 5> kPreTokenizers{{
     {"smollm", false, kSmolLm},
+    {"gpt-2", false, std::span(kSmolLm).last(1)},
     {"llama-bpe", true, kLlama3},
     {"llama3", true, kLlama3},
     {"llama-v3", true, kLlama3},
