@@ -89,6 +89,8 @@ Status sweep_command(int argc, const char* const* argv) {
       .choice("--layout", layout, {"device", "swizzled8", "token-major", "head-major"},
               "of the KV cache; device: the device's fastest")
       .flag("--prefill", options.prefill, "GPU: the rows are prompt rows")
+      .flag("--mixed", options.mixed,
+            "GPU: steps of unlike sequences, and their parts alone, instead of cells")
       .flag("--early-reads", options.early_reads,
             "GPU: read KV before the stream's previous kernel ends")
       .integer("--page-size", options.page_size, 8, 1 << 20, "tokens of a KV page, a multiple of 8")
@@ -133,6 +135,7 @@ Status sweep_command(int argc, const char* const* argv) {
       .set("device", device)
       .set("layout", layout)
       .set("prefill", options.prefill)
+      .set("mixed", options.mixed)
       .set("early_reads", options.early_reads)
       .set("page_size", options.page_size)
       .set("kv", kv)

@@ -95,16 +95,18 @@ struct KernelRow {
   bool available = false;
 };
 
-/// KV types that a kernel supports in any layout.
+/// KV types that a kernel supports in any layout and head dim.
 std::string kv_types(const attention::Kernel& kernel) {
   std::string types;
   for (const KvType kv : {KvType::kF32, KvType::kF16, KvType::kBF16}) {
     const std::array layouts{kv::Layout::kTiled16, kv::Layout::kTokenMajor, kv::Layout::kHeadMajor,
                              kv::Layout::kSwizzled8};
+    const std::array head_dims{64, 80, 96, 128, 256, 512};
     const bool any = std::ranges::any_of(layouts, [&](kv::Layout layout) {
-      attention::Shape shape{.q_heads = 4, .kv_heads = 1, .head_dim = 256, .kv = kv};
-      shape.layout = layout;
-      return kernel.supports(shape);
+      return std::ranges::any_of(head_dims, [&](int head_dim) {
+        return kernel.supports(
+            {.q_heads = 4, .kv_heads = 1, .head_dim = head_dim, .kv = kv, .layout = layout});
+      });
     });
     if (any) types += fmt::format("{}{}", types.empty() ? "" : " ", kv_type_name(kv));
   }

@@ -16,6 +16,8 @@
 #include "core/clock.h"
 #include "lab/forced_kernel.h"
 #include "lab/gpu.h"
+#include "lab/gpu_check.h"
+#include "lab/gpu_mixed.h"
 #include "lab/stats.h"
 
 namespace segue::lab {
@@ -35,8 +37,6 @@ constexpr std::int64_t kSparePoolBytes = 40'000'000'000;  // windows read a part
 constexpr double kGraphUs = 2000;                         // calls of one graph: about this long
 constexpr double kMemoryShare = 0.9;                      // of the GPU's memory for pools
 constexpr int kPlanRepeats = 20;
-constexpr int kCheckedRows = 64;  // of a sequence; of more, three runs of kCheckedRun rows
-constexpr int kCheckedRun = 16;
 
 struct Cell {
   int rows = 0;
@@ -167,40 +167,6 @@ class Group {
     return {};
   }
 
-  /// What is checked of a cell: of a batch the first and the last sequence, with many rows the
-  /// last.
-  std::vector<SequenceRows> checked(const Cell& cell) const {
-    std::vector<SequenceRows> step = sequences(cell.rows);
-    const std::size_t first = cell.rows > kCheckedRows ? 0 : 1;
-    for (std::size_t i = first; i + 1 < step.size(); ++i) step[i].rows = 0;
-    return step;
-  }
-
-  /// Within the bound of the reference in double, which needs memory for rows x heads x keys.
-  core::Verdict near_reference(std::vector<SequenceRows> step, const Output& found,
-                               double& relative_error) {
-    const SequenceRows all = step.back();
-    core::Verdict worst;
-    const auto run = [&](int first, int rows, const Output& part) {
-      step.back() = {all.depth + first, rows, all.prefill};
-      const core::Verdict verdict = world_->check(step, part);
-      relative_error = std::max(relative_error, world_->relative_error());
-      if (worst.ok && (!verdict.ok || verdict.worst_ratio >= worst.worst_ratio)) worst = verdict;
-    };
-    if (all.rows <= kCheckedRows) {
-      run(0, all.rows, found);
-      return worst;
-    }
-    const auto width = static_cast<std::ptrdiff_t>(shape_.q_heads) * shape_.head_dim;
-    for (const int first : {0, all.rows / 2, all.rows - kCheckedRun}) {
-      Output part;
-      part.out.assign(found.out.begin() + first * width,
-                      found.out.begin() + (first + kCheckedRun) * width);
-      run(first, kCheckedRun, part);
-    }
-    return worst;
-  }
-
   /// Every cell against the reference; and where one sequence is alone, the rows that cells share
   /// against each other.
   Status check() {
@@ -208,11 +174,12 @@ class Group {
     for (const Cell& cell : cells_) {
       if (cell.rows > largest->rows) largest = &cell;
     }
-    const Output expected = world_->run(checked(*largest), run_options(*largest));
+    const Output expected =
+        world_->run(checked_part(sequences(largest->rows)), run_options(*largest));
     for (Cell& cell : cells_) {
-      const std::vector<SequenceRows> step = checked(cell);
+      const std::vector<SequenceRows> step = checked_part(sequences(cell.rows));
       const Output found = world_->run(step, run_options(cell));
-      const core::Verdict verdict = near_reference(step, found, cell.relative_error);
+      const core::Verdict verdict = near_reference(*world_, step, found, cell.relative_error);
       if (!verdict.ok) return wrong(cell, "the result is wrong: " + verdict.message);
       cell.worst_error_over_bound = verdict.worst_ratio;
       if (batch_ > 1) continue;
@@ -325,6 +292,14 @@ Result<core::Json> sweep(const SweepOptions& options, const device::GpuFacts& gp
                          const attention::Kernel* kernel) {
   device::Stream stream;
   const double read_gbps = attention::cuda::read_ceiling(stream, kCeilingBytes);
+  if (options.mixed) {
+    Result<core::Json> steps = run_mixed_steps(options, gpu, kernel, read_gbps);
+    if (!steps.ok()) return steps.error();
+    return core::Json::object()
+        .set("read_gbps", read_gbps)
+        .set("gpu", gpu_json(gpu))
+        .set("steps", std::move(steps).value());
+  }
   Floors floors;
   core::Json cells = core::Json::array();
   core::Json skipped = core::Json::array();

@@ -346,8 +346,8 @@ Status check_options(const SweepOptions& options) {
     return Error{ErrorCode::kUsage,
                  "the sweep of the CPU has batch 1 only; allowed are more with "
                  "--device cuda"};
-  if (options.prefill)
-    return Error{ErrorCode::kUsage, "--prefill is of --device cuda: the CPU has one family"};
+  if (options.prefill || options.mixed)
+    return Error{ErrorCode::kUsage, "--prefill and --mixed go with --device cuda"};
   if (options.layout.has_value() && *options.layout != kv::Layout::kTiled16) {
     return Error{ErrorCode::kUsage, fmt::format("layout {}: the sweep of the CPU has {} only",
                                                 kv::layout_name(*options.layout),
@@ -367,6 +367,20 @@ std::string_view text(const core::Json& json, std::string_view key) {
   const core::Json* member = json.find(key);
   return member != nullptr && member->as_string() != nullptr ? *member->as_string()
                                                              : std::string_view();
+}
+
+/// Steps of unlike sequences.
+std::string steps_table(const core::Json& sweep) {
+  std::string table = fmt::format("{}: reading {:.0f} GB/s\n{:<24} {:>10} {:>12} {:>10}  step\n",
+                                  text(*sweep.find("gpu"), "gpu"), number(sweep, "read_gbps"),
+                                  "shape", "us", "parts alone", "floor us");
+  for (const core::Json& step : *sweep.find("steps")->as_array()) {
+    fmt::format_to(std::back_inserter(table), "{:<24} {:>10.1f} {:>12.1f} {:>10.1f}  {}\n",
+                   text(step, "shape"), number(*step.find("us"), "median"),
+                   number(step, "parts_alone_sum_us"), number(step, "floor_us"),
+                   text(step, "step"));
+  }
+  return table;
 }
 
 }  // namespace
@@ -419,6 +433,7 @@ Result<core::Json> run_sweep(const SweepOptions& options) {
 }
 
 std::string sweep_table(const core::Json& sweep) {
+  if (sweep.find("steps") != nullptr) return steps_table(sweep);
   std::string table;
   auto out = std::back_inserter(table);
   if (const core::Json* gpu = sweep.find("gpu"); gpu != nullptr) {

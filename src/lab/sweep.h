@@ -36,6 +36,7 @@ struct SweepOptions {
   std::vector<int> batches{1};       // sequences alike; the CPU's sweep has 1
   std::optional<kv::Layout> layout;  // empty: the device's fastest; the CPU's sweep has no other
   bool prefill = false;              // GPU: the rows are prompt rows
+  bool mixed = false;                // GPU: the steps of gpu_mixed.h instead of cells
   bool early_reads = false;          // GPU: read KV before the stream's previous kernel ends
   std::function<void(double fraction)> progress;
   std::function<bool()> cancelled;  // asked between samples
