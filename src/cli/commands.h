@@ -16,6 +16,7 @@ using Command = Status (*)(int argc, const char* const* argv);
 Status run_command(int argc, const char* const* argv);
 Status batch_command(int argc, const char* const* argv);
 Status ladder_command(int argc, const char* const* argv);
+Status cells_command(int argc, const char* const* argv);
 Status sweep_command(int argc, const char* const* argv);
 Status exactness_command(int argc, const char* const* argv);
 Status explain_command(int argc, const char* const* argv);

@@ -27,6 +27,7 @@ constexpr std::array kEntries{
     Entry{"batch", "complete many requests at once", segue::cli::batch_command},
     Entry{"ladder", "decode speed by depth, with and without speculation",
           segue::cli::ladder_command},
+    Entry{"cells", "is --spec auto ever slower than off or a fixed k?", segue::cli::cells_command},
     Entry{"sweep", "time attention alone: rows x depths x policies", segue::cli::sweep_command},
     Entry{"exactness", "check that results do not depend on how work is split",
           segue::cli::exactness_command},

@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "core/check.h"
 
@@ -55,6 +56,25 @@ Ratio paired_ratio(std::span<const double> a, std::span<const double> b) {
   ratio.low95 = std::exp(mean - half);
   ratio.high95 = std::exp(mean + half);
   return ratio;
+}
+
+Ratio rate_ratio(const Turns& a, const Turns& b) {
+  const std::size_t n = a.us.size();
+  CHECK(n == b.us.size() && n == a.work.size() && n == b.work.size() && n > 0);
+  const auto sum = [](const std::vector<double>& values) {
+    return std::accumulate(values.begin(), values.end(), 0.0);
+  };
+  const double a_us = sum(a.us), a_work = sum(a.work), b_us = sum(b.us), b_work = sum(b.work);
+  const double log_ratio = std::log(a_work / a_us) - std::log(b_work / b_us);
+  if (n < 2) return {std::exp(log_ratio), 0, std::numeric_limits<double>::infinity()};
+  double squares = 0;  // of the terms of the ratio's linearisation; they sum to zero
+  for (std::size_t i = 0; i < n; ++i) {
+    const double share = a.work[i] / a_work - a.us[i] / a_us - b.work[i] / b_work + b.us[i] / b_us;
+    squares += share * share;
+  }
+  const double half = t_quantile_975(n - 1) *
+                      std::sqrt(squares * static_cast<double>(n) / static_cast<double>(n - 1));
+  return {std::exp(log_ratio), std::exp(log_ratio - half), std::exp(log_ratio + half)};
 }
 
 core::Json samples_json(std::span<const double> samples) {

@@ -15,8 +15,8 @@ double percentile(std::span<const double> samples,
                   double p);  // p in [0, 100], linear between samples
 
 struct Ratio {
-  double median = 1;
-  double low95 = 1;  // two-sided 95 % interval of the mean ratio
+  double median = 1;  // of rate_ratio: the ratio itself
+  double low95 = 1;   // two-sided 95 % interval of the mean ratio
   double high95 = 1;
 };
 
@@ -24,6 +24,17 @@ struct Ratio {
 /// mean of log(a_i / b_i); the first and last percent of the log ratios are clipped to the rest
 /// (one preempted slice is not evidence). Fewer than two pairs: an interval of [0, infinity).
 Ratio paired_ratio(std::span<const double> a, std::span<const double> b);
+
+/// What one alternative did in its turns, one entry a turn.
+struct Turns {
+  std::vector<double> us;
+  std::vector<double> work;  // in any unit: tokens, bytes
+};
+
+/// Rate of `a` over rate of `b`: total work by total time, from turns taken next to each other. The
+/// interval is Student's t on the turns' shares in the logarithm of the ratio. Fewer than two
+/// turns: an interval of [0, infinity).
+Ratio rate_ratio(const Turns& a, const Turns& b);
 
 /// {median, samples}.
 core::Json samples_json(std::span<const double> samples);

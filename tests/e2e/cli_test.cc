@@ -214,8 +214,8 @@ TEST_F(Cli, LadderMeasuresEveryCellAndSolvesForBreakEven) {
 }
 
 TEST_F(Cli, EveryCommandHasHelpWithExamples) {
-  for (const char* command : {"run", "batch", "ladder", "sweep", "exactness", "explain", "kernels",
-                              "inspect", "tokenize", "eval"}) {
+  for (const char* command : {"run", "batch", "ladder", "cells", "sweep", "exactness", "explain",
+                              "kernels", "inspect", "tokenize", "eval"}) {
     const Outcome result = run(fmt::format("{} --help", command));
     EXPECT_EQ(result.code, 0) << command;
     EXPECT_THAT(result.output, AllOf(HasSubstr("Examples:"), HasSubstr("--json"),

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// segue cells: flags to lab::run_cells, cells to a table and a file.
+#include <fmt/format.h>
+
+#include "cli/args.h"
+#include "cli/commands.h"
+#include "cli/generation.h"
+#include "cli/terminal.h"
+#include "core/build.h"
+#include "core/file.h"
+#include "lab/cells.h"
+
+namespace segue::cli {
+
+Status cells_command(int argc, const char* const* argv) {
+  std::string model;
+  std::vector<std::int64_t> depths{512, 4096};
+  std::vector<std::int64_t> batches{1};
+  std::vector<std::int64_t> fixed{1, 2, 4, 8};
+  std::vector<std::string> profiles{"0", "0.12", "0.46", "0.8", "0.95", "falling", "alternating"};
+  std::string kv = "bf16";
+  std::string json;
+  bool quiet = false;
+  lab::CellOptions options;
+  Args args("cells",
+            "Is --spec auto ever slower than off, or than the best fixed k? Cells of depth, batch "
+            "and acceptance; an oracle drafts the target's own tokens.",
+            {"segue cells -m model.gguf --depths 512,4096 --batch 1,4",
+             "segue cells -m model.gguf --acceptance 0,0.8,falling --json cells.json"});
+  args.text("-m,--model", model, "model file (GGUF)", true)
+      .integers("--depths", depths, 1, std::int64_t{1} << 24,
+                "keys in the cache before the first measured step")
+      .integers("--batch", batches, 1, 64, "sequences that decode together")
+      .list("--acceptance", profiles,
+            "a probability; falling: 0.93 to 0.5 with depth; alternating: 0.9 and 0.1, changing "
+            "every 50 tokens")
+      .integers("--fixed", fixed, 1, 8, "k of the fixed alternatives")
+      .integer("--rounds", options.rounds, 1, 1000, "rounds; auto starts cold in each")
+      .integer("--tokens", options.tokens, 8, 1 << 16, "tokens per sequence, alternative and round")
+      .choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
+      .integer("--threads", options.threads, 0, 1024, "threads; 0: all CPUs of this process")
+      .text("--json", json, "write cells and settings to this file (-: standard output)")
+      .flag("-q,--quiet", quiet, "no table, no progress");
+  const Result<bool> parsed = args.parse(argc, argv);
+  if (!parsed.ok()) return parsed.error();
+  if (!*parsed) return {};
+  options.depths = depths;
+  options.batches = batches;
+  options.fixed = fixed;
+  options.kv = parse_kv(kv).value();
+  for (const std::string& text : profiles) {
+    Result<lab::CellProfile> profile = lab::parse_cell_profile(text);
+    if (!profile.ok()) return profile.error();
+    options.profiles.push_back(std::move(profile).value());
+  }
+  if (Status status = check_writable(json); !status.ok()) return status;
+  const std::atomic<bool>& stop = interrupted();
+  options.cancelled = [&stop] { return stop.load(); };
+  options.load_progress = progress_bar("loading", quiet);
+  options.progress = progress_bar("measuring", quiet);
+  Result<core::Json> cells = lab::run_cells(model, options);
+  if (!cells.ok()) return cells.error();
+  if (!quiet && json != "-") fmt::print("{}", lab::cells_table(*cells));
+  core::Json settings = core::Json::object();
+  settings.set("model", file_name(model))
+      .set("depths", depths)
+      .set("batch", batches)
+      .set("acceptance", profiles)
+      .set("fixed", fixed)
+      .set("rounds", options.rounds)
+      .set("tokens", options.tokens)
+      .set("kv", kv)
+      .set("threads", options.threads);
+  cells->set("settings", std::move(settings))
+      .set("machine", core::machine_json())
+      .set("build", core::build_json());
+  return write_json(json, *cells);
+}
+
+}  // namespace segue::cli

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+// One base sequence is prefilled to each depth in turn. In a round every alternative forks it once
+// per sequence of its batch, so all see the same cache and the same drafts.
+#include "lab/cells.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "engine/loop.h"
+#include "speculate/controller.h"
+
+namespace segue::lab {
+namespace {
+
+constexpr int kSliceTokens = 8;   // per sequence
+constexpr int kSpareTokens = 96;  // sequences of a batch do not advance alike
+constexpr int kMaxK = 8;
+
+struct Alternative {
+  Alternative(std::string name_in, SpecMode mode_in, int draft_tokens_in)
+      : name(std::move(name_in)), mode(mode_in), draft_tokens(draft_tokens_in) {}
+
+  std::string name;
+  SpecMode mode;
+  int draft_tokens;  // largest k
+  // Of the round:
+  std::vector<engine::Sequence> sequences;
+  std::unique_ptr<speculate::OracleDrafter> oracle;
+  speculate::Controller controller;
+  std::int64_t generated = 0;
+  // Of the cell:
+  Turns turns;
+  speculate::Statistics stats;
+  std::vector<core::Json> explained;  // auto: what the controller knew at the end of each round
+};
+
+/// Tokens that a step with k drafts yields on average.
+double expected_tokens(const speculate::AcceptanceProfile& profile, int k, std::int64_t context) {
+  double tokens = 1;
+  double product = 1;
+  for (int i = 0; i < k; ++i) tokens += product *= profile(i, context);
+  return tokens;
+}
+
+class Cells {
+ public:
+  Cells(engine::Runtime& runtime, CellOptions options)
+      : runtime_(runtime), options_(std::move(options)) {}
+
+  Result<core::Json> run();
+
+ private:
+  Status prepare();
+  Status reach(std::int64_t depth);
+  Status read_own_tokens();
+  Status begin_round(int round, std::int64_t batch);
+  void end_round();
+  Status slice(Alternative& alternative, std::int64_t until, bool counts);
+  Status warm(std::int64_t batch);
+  Status measure(std::int64_t depth, std::int64_t batch, const CellProfile& profile,
+                 core::Json& cells);
+  core::Json cell(std::int64_t depth, std::int64_t batch, const std::string& profile) const;
+
+  engine::Runtime& runtime_;
+  CellOptions options_;
+  std::unique_ptr<engine::Loop> loop_;
+  std::vector<std::int32_t> filler_;
+  engine::Sequence base_;
+  speculate::Controller unused_;
+  std::vector<Alternative> alternatives_;
+  std::vector<std::int32_t> own_tokens_;  // what the target says after the current depth
+  speculate::AcceptanceProfile profile_;  // of the current cell
+  double done_ = 0;
+};
+
+Status Cells::prepare() {
+  std::ranges::sort(options_.depths);
+  const std::int64_t context = runtime_.model->config().context;
+  const std::int64_t needed = options_.depths.back() + 1 + options_.tokens + kSpareTokens;
+  if (needed > context) {
+    return Error{ErrorCode::kTooLong,
+                 fmt::format("depth {} with {} tokens needs {} positions; the model has {}",
+                             options_.depths.back(), options_.tokens, needed, context)};
+  }
+  // Pseudo-random tokens: the oracle decides what is accepted, not the text.
+  std::uint64_t state = 1;
+  while (static_cast<std::int64_t>(filler_.size()) < options_.depths.back()) {
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    const auto token = static_cast<std::int32_t>(
+        (state >> 33) % static_cast<std::uint64_t>(runtime_.tokenizer->vocab_size()));
+    if (!runtime_.tokenizer->is_control(token)) filler_.push_back(token);
+  }
+  alternatives_.emplace_back("off", SpecMode::kOff, 0);
+  for (const std::int64_t k : options_.fixed)
+    alternatives_.emplace_back(fmt::format("k{}", k), SpecMode::kNgram, static_cast<int>(k));
+  alternatives_.emplace_back("auto", SpecMode::kAuto, kMaxK);
+  engine::LoopOptions loop_options;
+  loop_options.kv = options_.kv;
+  loop_options.context = needed;
+  const auto most = std::ranges::max(options_.batches);
+  loop_options.max_sequences = 2 + static_cast<int>(alternatives_.size()) * static_cast<int>(most);
+  loop_options.decode_rows = 1 + kMaxK;
+  Result<std::unique_ptr<engine::Loop>> loop = engine::Loop::create(runtime_, loop_options);
+  if (!loop.ok()) return loop.error();
+  loop_ = std::move(loop).value();
+  loop_->admit(base_);
+  base_.ignore_eos = true;
+  return {};
+}
+
+/// Prefills the base sequence until `depth` keys are cached and the token after them is known.
+Status Cells::reach(std::int64_t depth) {
+  base_.tokens.assign(filler_.begin(), filler_.begin() + depth);
+  base_.prompt_tokens = depth;
+  base_.limit = depth + 1;
+  base_.finished.reset();
+  engine::Sequence* const one = &base_;
+  while (!base_.finished) {
+    if (options_.cancelled && options_.cancelled())
+      return Error{ErrorCode::kCancelled, "interrupted"};
+    const Result<engine::StepReport> report =
+        loop_->step({&one, 1}, attention::Policy::kSegue, unused_);
+    if (!report.ok()) return report.error();
+  }
+  base_.limit = depth + 1 + options_.tokens + kSpareTokens;
+  base_.finished.reset();
+  return {};
+}
+
+Status Cells::read_own_tokens() {
+  Result<engine::Sequence> fork = loop_->fork(base_);
+  if (!fork.ok()) return fork.error();
+  engine::Sequence* const one = &*fork;
+  while (!fork->finished) {
+    const Result<engine::StepReport> report =
+        loop_->step({&one, 1}, attention::Policy::kSegue, unused_);
+    if (!report.ok()) return report.error();
+  }
+  loop_->release(*fork);
+  own_tokens_ = fork->tokens;
+  return {};
+}
+
+Status Cells::begin_round(int round, std::int64_t batch) {
+  for (Alternative& alternative : alternatives_) {
+    alternative.controller = speculate::Controller();
+    alternative.generated = 0;
+    alternative.oracle = std::make_unique<speculate::OracleDrafter>(
+        profile_, static_cast<std::int32_t>(runtime_.model->config().vocab));
+    for (std::int64_t i = 0; i < batch; ++i) {
+      Result<engine::Sequence> fork = loop_->fork(base_);
+      if (!fork.ok()) return fork.error();
+      engine::Sequence& sequence = alternative.sequences.emplace_back(std::move(fork).value());
+      sequence.spec = alternative.mode;
+      sequence.max_draft = alternative.draft_tokens;
+      if (alternative.mode == SpecMode::kOff) continue;
+      sequence.drafters = {alternative.oracle.get()};
+      alternative.oracle->record(sequence.key, own_tokens_,
+                                 static_cast<std::uint64_t>(1000 * round + i));
+    }
+  }
+  return {};
+}
+
+void Cells::end_round() {
+  for (Alternative& alternative : alternatives_) {
+    for (engine::Sequence& sequence : alternative.sequences) {
+      alternative.stats.merge(sequence.stats);
+      loop_->release(sequence);
+    }
+    alternative.sequences.clear();
+    if (alternative.mode == SpecMode::kAuto)
+      alternative.explained.push_back(alternative.controller.explain());
+  }
+}
+
+/// Steps until the batch has generated `until` tokens in this round.
+Status Cells::slice(Alternative& alternative, std::int64_t until, bool counts) {
+  if (options_.cancelled && options_.cancelled())
+    return Error{ErrorCode::kCancelled, "interrupted"};
+  std::vector<engine::Sequence*> sequences;
+  for (engine::Sequence& sequence : alternative.sequences) sequences.push_back(&sequence);
+  double us = 0;
+  double tokens = 0;
+  while (alternative.generated < until) {
+    const Result<engine::StepReport> report =
+        loop_->step(sequences, attention::Policy::kSegue, alternative.controller);
+    if (!report.ok()) return report.error();
+    us += report->total_us;
+    for (const engine::SequenceStep& step : report->sequences) {
+      alternative.generated += step.emitted;
+      tokens += expected_tokens(profile_, step.drafted, step.depth + 1);
+    }
+  }
+  if (counts) {
+    alternative.turns.us.push_back(us);
+    alternative.turns.work.push_back(tokens);
+  }
+  return {};
+}
+
+/// The first steps of as many forks as there will be touch memory that nobody has touched before:
+/// that is no cost of any alternative.
+Status Cells::warm(std::int64_t batch) {
+  profile_ = [](int, std::int64_t) { return 0.0; };
+  if (Status status = begin_round(0, batch); !status.ok()) return status;
+  for (Alternative& alternative : alternatives_) {
+    if (Status status = slice(alternative, 3 * batch, false); !status.ok()) return status;
+  }
+  end_round();
+  return {};
+}
+
+Status Cells::measure(std::int64_t depth, std::int64_t batch, const CellProfile& profile,
+                      core::Json& cells) {
+  for (Alternative& alternative : alternatives_) {
+    alternative.turns = {};
+    alternative.stats = {};
+    alternative.explained.clear();
+  }
+  profile_ = profile.at(depth);
+  const std::int64_t slices = std::max(1, options_.tokens / kSliceTokens);
+  for (int round = 0; round < options_.rounds; ++round) {
+    if (Status status = begin_round(round, batch); !status.ok()) return status;
+    for (std::int64_t i = 1; i <= slices; ++i) {
+      for (Alternative& alternative : alternatives_) {
+        if (Status status = slice(alternative, i * kSliceTokens * batch, true); !status.ok())
+          return status;
+      }
+    }
+    end_round();
+  }
+  cells.push(cell(depth, batch, profile.name));
+  done_ += 1;
+  if (options_.progress) {
+    options_.progress(done_ / static_cast<double>(options_.depths.size() * options_.batches.size() *
+                                                  options_.profiles.size()));
+  }
+  return {};
+}
+
+core::Json Cells::cell(std::int64_t depth, std::int64_t batch, const std::string& profile) const {
+  const Alternative& automatic = alternatives_.back();
+  const Alternative* best = &alternatives_[0];
+  double best_rate = 0;
+  core::Json list = core::Json::array();
+  for (const Alternative& alternative : alternatives_) {
+    double us = 0;
+    double tokens = 0;
+    std::vector<std::int64_t> rounded_us;
+    std::vector<double> rounded_tokens;
+    for (std::size_t i = 0; i < alternative.turns.us.size(); ++i) {
+      us += alternative.turns.us[i];
+      tokens += alternative.turns.work[i];
+      rounded_us.push_back(std::llround(alternative.turns.us[i]));
+      rounded_tokens.push_back(std::round(1000 * alternative.turns.work[i]) / 1000);
+    }
+    const double rate = tokens / us;
+    if (&alternative != &automatic && rate > best_rate) {
+      best = &alternative;
+      best_rate = rate;
+    }
+    const auto& histogram = alternative.stats.k_histogram();
+    core::Json json = core::Json::object();
+    json.set("spec", alternative.name)
+        .set("tokens_per_s", 1e6 * rate)
+        .set("steps_by_k",
+             std::vector<std::int64_t>(histogram.begin(), histogram.begin() + kMaxK + 1))
+        .set("slice_us", rounded_us)
+        .set("slice_tokens", rounded_tokens);
+    if (&alternative == &automatic) {
+      core::Json rounds = core::Json::array();
+      for (const core::Json& explained : alternative.explained) {
+        core::Json one = core::Json::object();
+        for (const char* key : {"steps", "probes", "probe_loss_s", "step_noise", "rejected_times"})
+          one.set(key, *explained.find(key));
+        rounds.push(std::move(one));
+      }
+      json.set("controller", std::move(rounds));
+    }
+    list.push(std::move(json));
+  }
+  core::Json json = core::Json::object();
+  return json.set("depth", depth)
+      .set("batch", batch)
+      .set("profile", profile)
+      .set("best_fixed", best->name)
+      .set("to_off", ratio_json(rate_ratio(automatic.turns, alternatives_[0].turns)))
+      .set("to_best", ratio_json(rate_ratio(automatic.turns, best->turns)))
+      .set("alternatives", std::move(list));
+}
+
+Result<core::Json> Cells::run() {
+  if (Status status = prepare(); !status.ok()) return status.error();
+  core::Json cells = core::Json::array();
+  for (const std::int64_t depth : options_.depths) {
+    if (Status status = reach(depth); !status.ok()) return status.error();
+    if (Status status = read_own_tokens(); !status.ok()) return status.error();
+    for (const std::int64_t batch : options_.batches) {
+      if (Status status = warm(batch); !status.ok()) return status.error();
+      for (const CellProfile& profile : options_.profiles) {
+        if (Status status = measure(depth, batch, profile, cells); !status.ok())
+          return status.error();
+      }
+    }
+  }
+  core::Json json = core::Json::object();
+  return json.set("cells", std::move(cells)).set("threads", runtime_.pool->threads());
+}
+
+}  // namespace
+
+Result<CellProfile> parse_cell_profile(const std::string& text) {
+  if (text == "falling") {
+    return CellProfile{text, [](std::int64_t) -> speculate::AcceptanceProfile {
+                         return [](int, std::int64_t context) {
+                           const double keys =
+                               std::clamp<double>(static_cast<double>(context), 100, 86000);
+                           return 0.93 - 0.43 * std::log(keys / 100) / std::log(860.0);
+                         };
+                       }};
+  }
+  if (text == "alternating") {
+    return CellProfile{text, [](std::int64_t depth) -> speculate::AcceptanceProfile {
+                         return [depth](int, std::int64_t context) {
+                           return (context - depth - 1) / 50 % 2 == 0 ? 0.9 : 0.1;
+                         };
+                       }};
+  }
+  double p = -1;
+  const char* end = text.data() + text.size();
+  const auto [stop, problem] = std::from_chars(text.data(), end, p);
+  if (problem == std::errc() && stop == end && p >= 0 && p <= 1) {
+    return CellProfile{text, [p](std::int64_t) -> speculate::AcceptanceProfile {
+                         return [p](int, std::int64_t) { return p; };
+                       }};
+  }
+  return Error{ErrorCode::kUsage,
+               fmt::format("acceptance profile '{}' is not allowed; allowed: a probability from 0 "
+                           "to 1, falling, alternating",
+                           text)};
+}
+
+Result<core::Json> run_cells(const std::string& path, CellOptions options) {
+  const Result<std::unique_ptr<engine::Runtime>> runtime = engine::Runtime::load(
+      {.model = path, .threads = options.threads, .progress = options.load_progress});
+  if (!runtime.ok()) return runtime.error();
+  return Cells(**runtime, std::move(options)).run();
+}
+
+std::string cells_table(const core::Json& document) {
+  const auto number = [](const core::Json& json, std::string_view key) {
+    double value = 0;
+    if (const core::Json* field = json.find(key)) static_cast<void>(field->as_double(value));
+    return value;
+  };
+  std::string table = fmt::format("{:>7} {:>5}  {:<11} {:>10} {:>10}  {:<5} {:>21} {:>21}\n",
+                                  "depth", "batch", "acceptance", "off tok/s", "auto tok/s", "best",
+                                  "auto/off (95 %)", "auto/best (95 %)");
+  for (const core::Json& cell : *document.find("cells")->as_array()) {
+    const auto* alternatives = cell.find("alternatives")->as_array();
+    const core::Json& off = *cell.find("to_off");
+    const core::Json& best = *cell.find("to_best");
+    table += fmt::format(
+        "{:>7} {:>5}  {:<11} {:>10.1f} {:>10.1f}  {:<5} {:>6.3f} [{:.3f} {:.3f}] {:>6.3f} [{:.3f} "
+        "{:.3f}]\n",
+        *cell.find("depth")->as_int(), *cell.find("batch")->as_int(),
+        *cell.find("profile")->as_string(), number(alternatives->front(), "tokens_per_s"),
+        number(alternatives->back(), "tokens_per_s"), *cell.find("best_fixed")->as_string(),
+        number(off, "median"), number(off, "low95"), number(off, "high95"), number(best, "median"),
+        number(best, "low95"), number(best, "high95"));
+  }
+  return table;
+}
+
+}  // namespace segue::lab
