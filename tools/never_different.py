@@ -3,7 +3,7 @@
 """Records the matrix behind "never different" on a real model through `segue batch`.
 
 Prompts x sampling {greedy, T 0.8 with top-p 0.95, the same with a repetition penalty} x speculation {off, ngram 1, 2, 4,
-8, auto} are the requests of one batch; every engine setting (threads, prefill chunk, requests in flight) runs the whole
+8, with --assistant mtp 1, 2, 4, 8, with --draft-model draft 4, auto} are the requests of one batch; every engine setting (threads, prefill chunk, requests in flight) runs the whole
 batch. Tokens and logits hashes must be equal in all cells of one prompt and sampling. The file is written after every
 setting; settings that it holds already are not run again, so a long record can be made in pieces of one build.
 
@@ -22,7 +22,10 @@ SAMPLINGS = {
     "top-p": {"temperature": 0.8, "top_p": 0.95, "seed": 17},
     "penalty": {"temperature": 0.8, "top_p": 0.95, "seed": 17, "repeat_penalty": 1.2},
 }
-SPECS = [("off", 0), ("ngram", 1), ("ngram", 2), ("ngram", 4), ("ngram", 8), ("auto", 0)]
+SPECS = [("off", 0), ("ngram", 1), ("ngram", 2), ("ngram", 4), ("ngram", 8)]
+MTP_SPECS = [("mtp", 1), ("mtp", 2), ("mtp", 4), ("mtp", 8)]
+DRAFT_SPECS = [("draft", 4)]
+AUTO = [("auto", 0)]
 SHORT = [
     "The capital of France is", "Once upon a time", "x = 1\ny = 2\nz =", "1, 2, 3, 4, 5,", "Liebe Freunde, heute",
     "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n", "The quick brown fox jumps over the lazy dog. The quick brown",
@@ -44,6 +47,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--segue", required=True)
     parser.add_argument("-m", "--model", required=True)
+    parser.add_argument("--assistant", help="the model's assistant: adds mtp")
+    parser.add_argument("--draft-model", help="a small model with the same vocabulary: adds draft")
+    parser.add_argument("--ctx", default="16384")
     parser.add_argument("--text", required=True, help="a text for the long prompts")
     parser.add_argument("--settings", default=",".join(f"{t}:{c}:{b}" for t in (2, 1) for c in (512, 64) for b in (7, 2, 1)),
                         help="threads:chunk:in-flight, comma-separated")
@@ -53,9 +59,13 @@ def main():
 
     build = subprocess.run([args.segue, "--version"], check=True, capture_output=True, text=True).stdout.strip()
     all_prompts = prompts(args.text)
+    specs = SPECS + (MTP_SPECS if args.assistant else []) + (DRAFT_SPECS if args.draft_model else []) + AUTO
+    models = ["-m", args.model]
+    models += ["--assistant", args.assistant] if args.assistant else []
+    models += ["--draft-model", args.draft_model] if args.draft_model else []
     document = {"model": os.path.basename(args.model), "build": build, "date": time.strftime("%Y-%m-%d"),
                 "prompts": len(all_prompts), "longest_prompt_tokens": 0, "tokens": args.tokens, "samplings": SAMPLINGS,
-                "specs": [list(spec) for spec in SPECS], "runs": [], "different": [], "results": []}
+                "specs": [list(spec) for spec in specs], "runs": [], "different": [], "results": []}
     if os.path.exists(args.json):
         with open(args.json, encoding="utf-8") as file:
             before = json.load(file)
@@ -65,7 +75,7 @@ def main():
         document = before
     expected = {(r["prompt"], r["sampling"]): (r["tokens"], r["logits_hash"]) for r in document["results"]}
     done = {f"{r['threads']}:{r['chunk']}:{r['in_flight']}" for r in document["runs"]}
-    cells = [(p, s, spec) for p in range(len(all_prompts)) for s in SAMPLINGS for spec in SPECS]
+    cells = [(p, s, spec) for p in range(len(all_prompts)) for s in SAMPLINGS for spec in specs]
     for setting in args.settings.split(","):
         if setting in done:
             continue
@@ -77,8 +87,8 @@ def main():
                     file.write(json.dumps({"prompt": all_prompts[p], "n": args.tokens, "spec": spec, "draft_tokens": k,
                                            "ignore_eos": True, "logits_hash": True, **SAMPLINGS[sampling]}) + "\n")
             start = time.time()
-            out = subprocess.run([args.segue, "batch", "-m", args.model, "--requests", path, "--threads", threads,
-                                  "--prefill-chunk", chunk, "--parallel", parallel, "--ctx", "16384", "--quiet"],
+            out = subprocess.run([args.segue, "batch", *models, "--requests", path, "--threads", threads,
+                                  "--prefill-chunk", chunk, "--parallel", parallel, "--ctx", args.ctx, "--quiet"],
                                  check=True, capture_output=True, text=True).stdout
         lines = [json.loads(line) for line in out.splitlines()]
         for (p, sampling, (spec, k)), line in zip(cells, lines, strict=True):

@@ -30,6 +30,9 @@ double Loop::run_drafters(std::span<Ask> asks) {
                        .sampling = sequence.sampling,
                        .target_cache = sequence.cache_id.value,
                        .hidden = sequence.hidden,
+                       .stop = sequence.ignore_eos
+                                   ? std::span<const std::int32_t>()
+                                   : std::span<const std::int32_t>(runtime_.tokenizer->stop_ids()),
                        .draft = {}});
     }
     const double start = core::now_us();

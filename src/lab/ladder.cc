@@ -33,10 +33,10 @@ struct Alternative {
   engine::Sequence sequence;
   std::vector<speculate::Drafter*> drafters;
   std::unique_ptr<speculate::OracleDrafter> oracle;  // in front of the first drafter, or null
-  std::vector<double> round_rates;            // tokens per second
-  std::vector<double> slice_us;               // per token
-  std::vector<double> step_ms, attention_ms;  // [steps]
-  std::vector<double> full_k_ms, plain_ms;    // steps with the largest k, and with none
+  std::vector<double> round_rates;                   // tokens per second
+  std::vector<double> slice_us;                      // per token
+  std::vector<double> step_ms, attention_ms;         // [steps]
+  std::vector<double> full_k_ms, plain_ms;           // steps with the largest k, and with none
   speculate::Statistics stats;
   core::Json groups;
   double round_us = 0;

@@ -5,6 +5,8 @@
 // can never change the output (see accept.h).
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -28,12 +30,18 @@ struct DraftJob {
   std::int64_t sequence = 0;                // any id that stays the same for the sequence's life
   std::span<const std::int32_t> context{};  // [tokens] prompt and all committed, the newest too
   std::span<std::int32_t> out{};            // [k] where the proposals for what follows them go
-  Sampling
-      sampling{};  // how the target will sample: the same noise makes close distributions agree
+  Sampling sampling{};              // the target's: the same noise makes close distributions agree
   std::int64_t target_cache = -1;   // kv::SequenceId in the target's cache; -1: none
   std::span<const float> hidden{};  // [hidden] the target's final hidden row (after its last norm)
                                     // of the newest cached token; empty: not recorded
-  Draft draft{};  // filled by the drafter; 0 tokens is a fine answer
+  std::span<const std::int32_t> stop{};  // tokens that end the sequence: nothing follows them
+  Draft draft{};                         // filled by the drafter; 0 tokens is a fine answer
+
+  /// Is there anything to draft after the `drafted` tokens in `out`?
+  bool wants_more(std::size_t drafted) const {
+    return drafted < out.size() &&
+           (drafted == 0 || std::find(stop.begin(), stop.end(), out[drafted - 1]) == stop.end());
+  }
 };
 
 /// Deterministic: the same calls give the same drafts.

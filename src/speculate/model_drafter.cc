@@ -155,7 +155,7 @@ bool ModelDrafter::next_tokens(std::span<DraftJob* const> jobs, int position) {
 
 void ModelDrafter::draft(std::span<DraftJob> jobs) {
   const auto wants = [&](const DraftJob& job, int position) {
-    return static_cast<int>(job.out.size()) > position &&
+    return job.draft.tokens == position && job.wants_more(static_cast<std::size_t>(position)) &&
            static_cast<std::int64_t>(job.context.size() + job.out.size()) <= longest_;
   };
   std::size_t most = 0;

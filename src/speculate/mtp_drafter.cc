@@ -50,7 +50,7 @@ void MtpDrafter::draft(std::span<DraftJob> jobs) {
                           static_cast<std::int64_t>(job.context.size() + drafted)};
       job.out[drafted] = sample(job.sampling, row, scratch_);
       job.draft.tokens = static_cast<int>(drafted) + 1;
-      if (job.out.size() == drafted + 1) continue;
+      if (!job.wants_more(drafted + 1)) continue;
       const float* next = output.hidden + i * backbone;
       hidden_.insert(hidden_.end(), next, next + backbone);
       active_[kept++] = &job;

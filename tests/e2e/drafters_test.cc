@@ -173,23 +173,10 @@ TEST(Drafters, WhatDoesNotFitTheTargetIsRefusedWithBothNumbers) {
   options.model = write_tiny({});
   options.threads = 1;
   // A draft model with another token, and with one less.
-  std::vector<std::string> tokens{"<pad>", "<eos>", "<bos>", "<unk>"};
-  for (int byte = 0; byte < 256; ++byte) tokens.push_back(fmt::format("<0x{:02X}>", byte));
-  std::swap(tokens[100], tokens[101]);
-  gguf::Writer swapped = tiny_writer({});
-  swapped.set("tokenizer.ggml.tokens", tokens);
-  options.draft_model = write(swapped, "swapped.gguf");
+  options.draft_model = write_tiny({.odd_token = "odd"}, "odd");
   EXPECT_THAT(create_error(options),
-              AllOf(HasSubstr("token 100"), HasSubstr("<0x61>"), HasSubstr("<0x60>")));
-  std::swap(tokens[100], tokens[101]);
-  tokens.pop_back();
-  gguf::Writer fewer = tiny_writer({});
-  fewer.set("tokenizer.ggml.tokens", tokens);
-  fewer.set("tokenizer.ggml.scores", std::vector<float>(259));
-  std::vector<std::int32_t> types(259, 6);
-  std::fill(types.begin(), types.begin() + 4, 3);
-  fewer.set("tokenizer.ggml.token_type", types);
-  options.draft_model = write(fewer, "fewer.gguf");
+              AllOf(HasSubstr("token 0"), HasSubstr("'odd'"), HasSubstr("'<pad>'")));
+  options.draft_model = write_tiny({.vocab = 259}, "fewer");
   EXPECT_THAT(create_error(options), AllOf(HasSubstr("259 tokens"), HasSubstr("has 260")));
   options.draft_model.clear();
   // Assistants made for a target of another width, head size, window; and a target without windows.

@@ -103,7 +103,8 @@ TEST_P(NeverDifferent, TokensAndLogitsDependOnTheRequestAlone) {
     const std::vector<Sampling> all = samplings();
     for (std::size_t s = 0; s < all.size(); ++s) {
       for (const Setting& setting : kSettings) {
-        const bool runs_a_model = setting.mode == SpecMode::kMtp || setting.mode == SpecMode::kDraft;
+        const bool runs_a_model =
+            setting.mode == SpecMode::kMtp || setting.mode == SpecMode::kDraft;
         if (setting.mode == SpecMode::kMtp && assistant.empty()) continue;
         if (runs_a_model && s == 2 && e.parallel > 1) continue;  // for time's sake
         const std::vector<Request> batch = requests(lengths, all[s], setting);

@@ -65,14 +65,18 @@ void add_q8(gguf::Writer& writer, const std::string& name, int inputs, int outpu
   writer.tensor(name, core::DType::kQ8_0, {inputs, outputs}, blocks);
 }
 
-void add_vocabulary(gguf::Writer& writer) {
+void add_vocabulary(gguf::Writer& writer, const TinyModel& model) {
   std::vector<std::string> tokens{"<pad>", "<eos>", "<bos>", "<unk>"};
-  std::vector<float> scores(kTinyVocab, 0.0f);
+  const auto size = static_cast<std::size_t>(model.vocab);
+  std::vector<float> scores(size, 0.0f);
   std::vector<std::int32_t> types{3, 3, 3, 2};
   for (int byte = 0; byte < 256; ++byte) {
     tokens.push_back(fmt::format("<0x{:02X}>", byte));
     types.push_back(6);
   }
+  tokens.resize(size);
+  types.resize(size);
+  if (!model.odd_token.empty()) tokens[0] = model.odd_token;
   writer.set("tokenizer.ggml.model", "llama");
   writer.set("tokenizer.ggml.tokens", tokens);
   writer.set("tokenizer.ggml.scores", scores);
@@ -107,12 +111,12 @@ gguf::Writer tiny_writer(const TinyModel& model) {
   writer.set(key("attention.layer_norm_rms_epsilon"), 1e-6f);
   writer.set(key("rope.freq_base"), gemma ? 1e6f : 1e4f);
   if (gemma) writer.set(key("attention.sliding_window"), number(model.window));
-  add_vocabulary(writer);
+  add_vocabulary(writer, model);
   const float norm = 1.0f;
   const int q_size = model.q_heads * model.head_dim;
   const int kv_size = model.kv_heads * model.head_dim;
-  add_q8(writer, "token_embd.weight", model.hidden, kTinyVocab, random);
-  if (!gemma) add_f32(writer, "output.weight", model.hidden, kTinyVocab, random);
+  add_q8(writer, "token_embd.weight", model.hidden, model.vocab, random);
+  if (!gemma) add_f32(writer, "output.weight", model.hidden, model.vocab, random);
   add_vector(writer, "output_norm.weight", model.hidden, 3.0f, random);
   for (int layer = 0; layer < model.layers; ++layer) {
     const auto name = [layer](std::string_view part) {
