@@ -6,7 +6,7 @@
 
 #include "core/clock.h"
 #include "core/cpu.h"
-#include "format/gguf/gguf.h"
+#include "engine/load_model.h"
 
 namespace segue::engine {
 
@@ -20,31 +20,6 @@ Result<int> resolve_threads(int threads) {
 }
 
 namespace {
-
-struct LoadedModel {
-  std::unique_ptr<model::LanguageModel> model;
-  std::unique_ptr<text::Tokenizer> tokenizer;
-};
-
-Result<LoadedModel> load_model(const std::string& path, core::ThreadPool& pool,
-                               const model::LoadOptions& options) {
-  const Result<gguf::File> file = gguf::File::open(path);
-  if (!file.ok()) return file.error();
-  Result<std::unique_ptr<model::LanguageModel>> model =
-      model::LanguageModel::load(*file, pool, options);
-  if (!model.ok()) return model.error();
-  Result<text::Vocabulary> vocabulary = text::vocabulary_from_gguf(*file);
-  if (!vocabulary.ok()) return vocabulary.error();
-  Result<std::unique_ptr<text::Tokenizer>> tokenizer =
-      text::Tokenizer::create(std::move(vocabulary).value());
-  if (!tokenizer.ok()) return tokenizer.error();
-  if ((*tokenizer)->vocab_size() > (*model)->config().vocab) {
-    return Error{ErrorCode::kInvalidFile,
-                 fmt::format("'{}': the tokenizer has {} tokens, the embedding {} rows", path,
-                             (*tokenizer)->vocab_size(), (*model)->config().vocab)};
-  }
-  return LoadedModel{std::move(model).value(), std::move(tokenizer).value()};
-}
 
 /// A draft is a row of token ids: they must mean the same in both models.
 Status same_vocabulary(const RuntimeOptions& options, const Runtime& target,
