@@ -175,6 +175,7 @@ Status batch_command(int argc, const char* const* argv) {
   const Result<bool> parsed = args.parse(argc, argv);
   if (!parsed.ok()) return parsed.error();
   if (!*parsed) return {};
+  if (Status status = flags.model.resolve(defaults.sampling.seed); !status.ok()) return status;
   if (flags.quiet) core::set_log_level(core::LogLevel::kQuiet);
   const Result<std::vector<Request>> requests = read_requests(path, defaults.request());
   if (!requests.ok()) return requests.error();

@@ -9,8 +9,8 @@
 namespace segue::cli {
 
 void EngineFlags::declare(Args& args) {
-  args.text("-m,--model", model, "model file (GGUF)", true)
-      .text("--assistant", assistant, "the model's assistant: a folder or a GGUF file")
+  model.declare(args);
+  args.text("--assistant", assistant, "the model's assistant: a folder or a GGUF file")
       .text("--draft-model", draft_model, "a small model with the same vocabulary that drafts")
       .integer("--threads", threads, 0, 1024, "threads; 0: all CPUs of this process")
       .choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
@@ -30,7 +30,7 @@ void EngineFlags::declare(Args& args) {
 
 EngineOptions EngineFlags::options() const {
   EngineOptions options;
-  options.model = model;
+  options.model = model.model;
   options.assistant = assistant;
   options.draft_model = draft_model;
   options.threads = threads;
@@ -45,7 +45,7 @@ EngineOptions EngineFlags::options() const {
 
 core::Json EngineFlags::settings() const {
   core::Json out = core::Json::object();
-  return out.set("model", file_name(model))
+  return out.set("model", file_name(model.model))
       .set("assistant", file_name(assistant))
       .set("draft_model", file_name(draft_model))
       .set("threads", threads)

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cli/args.h"
+#include "cli/model_flag.h"
 #include "core/json.h"
 #include "segue/engine.h"
 
@@ -13,7 +14,7 @@ namespace segue::cli {
 
 /// Flags that become EngineOptions, with --json, --quiet and --trace.
 struct EngineFlags {
-  std::string model;
+  ModelFlag model;
   std::string assistant;
   std::string draft_model;
   int threads = 0;

@@ -13,7 +13,8 @@
 namespace segue::cli {
 
 Status ladder_command(int argc, const char* const* argv) {
-  std::string model;
+  ModelFlag model;
+  std::uint64_t seed = 0;
   std::vector<std::int64_t> depths{512, 2048, 8192};
   std::vector<std::string> specs{"off", "ngram:4", "auto"};
   std::vector<std::string> policies{"segue", "stock"};
@@ -30,7 +31,8 @@ Status ladder_command(int argc, const char* const* argv) {
              "segue ladder -m model.gguf --depths 16384 --spec off,ngram:4,auto "
              "--synthetic-acceptance 0.8,0.6,0.5",
              "segue ladder -m model.gguf --prompt-file book.txt --json ladder.json"});
-  args.text("-m,--model", model, "model file (GGUF)", true)
+  model.declare(args);
+  args.seed("--seed", seed, "seed of --random-weights")
       .integers("--depths", depths, 1, std::int64_t{1} << 24,
                 "keys in the cache before the first measured step")
       .text("--assistant", options.assistant, "the model's assistant: a folder or a GGUF file")
@@ -57,6 +59,7 @@ Status ladder_command(int argc, const char* const* argv) {
   const Result<bool> parsed = args.parse(argc, argv);
   if (!parsed.ok()) return parsed.error();
   if (!*parsed) return {};
+  if (Status status = model.resolve(seed); !status.ok()) return status;
   if (args.given("--fill") && args.given("--prompt-file")) {
     return Error{ErrorCode::kUsage, "--fill and --prompt-file exclude each other"};
   }
@@ -85,11 +88,11 @@ Status ladder_command(int argc, const char* const* argv) {
   options.threads = threads;
   options.load_progress = progress_bar("loading", quiet);
   options.progress = progress_bar("measuring", quiet);
-  Result<core::Json> ladder = lab::run_ladder(model, options);
+  Result<core::Json> ladder = lab::run_ladder(model.model, options);
   if (!ladder.ok()) return ladder.error();
   if (!quiet && json != "-") fmt::print("{}", lab::ladder_table(*ladder));
   core::Json settings = core::Json::object();
-  settings.set("model", file_name(model))
+  settings.set("model", file_name(model.model))
       .set("assistant", file_name(options.assistant))
       .set("draft_model", file_name(options.draft_model))
       .set("depths", depths)

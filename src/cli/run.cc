@@ -118,6 +118,8 @@ Status run_command(int argc, const char* const* argv) {
   const Result<bool> parsed = args.parse(argc, argv);
   if (!parsed.ok()) return parsed.error();
   if (!*parsed) return {};
+  if (Status status = flags.engine.model.resolve(flags.request.sampling.seed); !status.ok())
+    return status;
   const bool has_prompt = args.given("--prompt");
   if (has_prompt && args.given("--prompt-file")) {
     return Error{ErrorCode::kUsage, "-p and --prompt-file exclude each other"};
