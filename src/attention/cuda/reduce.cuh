@@ -34,98 +34,104 @@ __device__ __forceinline__ void load_hinted(float (&values)[kWidth], const float
   }
 }
 
-/// Grid (rows x group of the largest tile, reductions, head_dim / (32 kWidth)), one warp. kRuns, a
-/// multiple of 32: partials that a thread has in flight.
+/// Grid (rows x group of the largest tile, reductions or fewer, head_dim / (32 kWidth)), one warp.
+/// With fewer, a block takes every gridDim.y-th reduction. kRuns, a multiple of 32: partials that a
+/// thread has in flight.
 template <int kHeadDim, class T, int kRuns, int kWidth>
 __global__ void __launch_bounds__(32) reduce(const __grid_constant__ Arguments args) {
   allow_next_launch();
-  const bool listed = static_cast<int>(blockIdx.y) < args.counts->reductions;
-  const Reduction reduction = listed ? args.reductions[blockIdx.y] : Reduction{};
-  const int stride = reduction.rows * args.group;
-  if (static_cast<int>(blockIdx.x) >= stride) {
-    wait_for_previous_launch();  // always: a grid that ends early must not seem to complete the one
-                                 // before it
-    return;
-  }
   const int lane = static_cast<int>(threadIdx.x);
   const int place =
       (static_cast<int>(blockIdx.z) * 32 + lane) * kWidth;  // of the first, in the partial
-  const int runs = reduction.runs;
-  const std::int64_t first = reduction.partial + static_cast<std::int64_t>(blockIdx.x);
-  const float* const source = args.partial_o + first * kHeadDim + place;
-  const int step = stride * kHeadDim;  // from a run to the next
   const std::uint64_t policy = policy_evict_last();
-  wait_for_previous_launch();
+  const int reductions = args.counts->reductions;
+  bool waited = false;
+  for (int index = static_cast<int>(blockIdx.y); index < reductions;
+       index += static_cast<int>(gridDim.y)) {
+    const Reduction reduction = args.reductions[index];
+    const int stride = reduction.rows * args.group;
+    if (static_cast<int>(blockIdx.x) >= stride) continue;
+    const int runs = reduction.runs;
+    const std::int64_t first = reduction.partial + static_cast<std::int64_t>(blockIdx.x);
+    const float* const source = args.partial_o + first * kHeadDim + place;
+    const int step = stride * kHeadDim;  // from a run to the next
+    if (!waited) wait_for_previous_launch();
+    waited = true;
 
-  float maximum = -INFINITY;
-  float sum = 0.0f;
-  float o[kWidth]{};
-  for (int pass = 0; pass < runs; pass += kRuns) {
-    float units[kRuns][kWidth];
+    float maximum = -INFINITY;
+    float sum = 0.0f;
+    float o[kWidth]{};
+    for (int pass = 0; pass < runs; pass += kRuns) {
+      float units[kRuns][kWidth];
 #pragma unroll
-    for (int i = 0; i < kRuns; ++i) {
-      if (pass + i < runs) load_hinted(units[i], source + (pass + i) * step, policy);
-    }
-    float unit_maximum[kRuns / 32];
-    float unit_sum[kRuns / 32];
-#pragma unroll
-    for (int i = 0; i < kRuns / 32; ++i) {
-      const int run = pass + 32 * i + lane;
-      const std::int64_t at = first + static_cast<std::int64_t>(run) * stride;
-      unit_maximum[i] = run < runs ? args.partial_m[at] : -INFINITY;
-      unit_sum[i] = run < runs ? args.partial_l[at] : 0.0f;
-    }
-#pragma unroll
-    for (int chunk = 0; chunk < kRuns / 32; ++chunk) {
-      if (pass + 32 * chunk >= runs) break;
-      float merged = unit_maximum[chunk];
-#pragma unroll
-      for (int distance = 1; distance < 32; distance *= 2) {
-        const float other = __shfl_up_sync(~0u, merged, distance);
-        if (lane >= distance) merged = fmaxf(merged, other);
+      for (int i = 0; i < kRuns; ++i) {
+        if (pass + i < runs) load_hinted(units[i], source + (pass + i) * step, policy);
       }
-      merged = fmaxf(merged, maximum);
-      const float before = __shfl_up_sync(~0u, merged, 1);
-      const Weights weights = merge_weights(lane == 0 ? maximum : before, unit_maximum[chunk]);
-      maximum = __shfl_sync(~0u, merged,
-                            31);  // lanes past the last run hold -inf: the last lane has them all
+      float unit_maximum[kRuns / 32];
+      float unit_sum[kRuns / 32];
 #pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        if (pass + 32 * chunk + i >= runs) break;
-        const float kept = __shfl_sync(~0u, weights.kept, i);
-        const float added = __shfl_sync(~0u, weights.added, i);
-        const float term = __shfl_sync(~0u, unit_sum[chunk], i);
-        const bool start = pass + 32 * chunk + i == 0;
-        sum = start ? term : merge(sum, term, kept, added);
+      for (int i = 0; i < kRuns / 32; ++i) {
+        const int run = pass + 32 * i + lane;
+        const std::int64_t at = first + static_cast<std::int64_t>(run) * stride;
+        unit_maximum[i] = run < runs ? args.partial_m[at] : -INFINITY;
+        unit_sum[i] = run < runs ? args.partial_l[at] : 0.0f;
+      }
 #pragma unroll
-        for (int e = 0; e < kWidth; ++e) {
-          const float unit = units[32 * chunk + i][e];
-          o[e] = start ? unit : merge(o[e], unit, kept, added);
+      for (int chunk = 0; chunk < kRuns / 32; ++chunk) {
+        if (pass + 32 * chunk >= runs) break;
+        float merged = unit_maximum[chunk];
+#pragma unroll
+        for (int distance = 1; distance < 32; distance *= 2) {
+          const float other = __shfl_up_sync(~0u, merged, distance);
+          if (lane >= distance) merged = fmaxf(merged, other);
+        }
+        merged = fmaxf(merged, maximum);
+        const float before = __shfl_up_sync(~0u, merged, 1);
+        const Weights weights = merge_weights(lane == 0 ? maximum : before, unit_maximum[chunk]);
+        maximum = __shfl_sync(~0u, merged,
+                              31);  // lanes past the last run hold -inf: the last lane has them all
+#pragma unroll
+        for (int i = 0; i < 32; ++i) {
+          if (pass + 32 * chunk + i >= runs) break;
+          const float kept = __shfl_sync(~0u, weights.kept, i);
+          const float added = __shfl_sync(~0u, weights.added, i);
+          const float term = __shfl_sync(~0u, unit_sum[chunk], i);
+          const bool start = pass + 32 * chunk + i == 0;
+          sum = start ? term : merge(sum, term, kept, added);
+#pragma unroll
+          for (int e = 0; e < kWidth; ++e) {
+            const float unit = units[32 * chunk + i][e];
+            o[e] = start ? unit : merge(o[e], unit, kept, added);
+          }
         }
       }
     }
-  }
 
-  const int query = static_cast<int>(blockIdx.x) / args.group;
-  const int head =
-      reduction.kv_head * args.group + static_cast<int>(blockIdx.x) - query * args.group;
-  const std::int64_t row = static_cast<std::int64_t>(reduction.token + query) * args.q_heads + head;
-  constexpr float kLog2E = 1.44269504088896340736f;
-  const Finish result =
-      finish(maximum, sum, args.sinks != nullptr ? __fmul_rn(args.sinks[head], kLog2E) : -INFINITY);
-  // Place 16a + 4t + e holds dim 16a + 2t + e % 2 + 8 (e / 2); an even place and the next make a
-  // word.
-  auto* const words =
-      reinterpret_cast<std::uint32_t*>(static_cast<T*>(args.out) + row * kHeadDim) + place / 16 * 8;
+    const int query = static_cast<int>(blockIdx.x) / args.group;
+    const int head =
+        reduction.kv_head * args.group + static_cast<int>(blockIdx.x) - query * args.group;
+    const std::int64_t row =
+        static_cast<std::int64_t>(reduction.token + query) * args.q_heads + head;
+    constexpr float kLog2E = 1.44269504088896340736f;
+    const Finish result = finish(
+        maximum, sum, args.sinks != nullptr ? __fmul_rn(args.sinks[head], kLog2E) : -INFINITY);
+    // Place 16a + 4t + e holds dim 16a + 2t + e % 2 + 8 (e / 2); an even place and the next make a
+    // word.
+    auto* const words =
+        reinterpret_cast<std::uint32_t*>(static_cast<T*>(args.out) + row * kHeadDim) +
+        place / 16 * 8;
 #pragma unroll
-  for (int e = 0; e < kWidth; e += 2) {
-    const float mine = __fmul_rn(o[e], result.factor);
-    const float next =
-        kWidth > 1 ? __fmul_rn(o[(e + 1) % kWidth], result.factor) : __shfl_down_sync(~0u, mine, 1);
-    const int at = (place + e) % 16;
-    if (at % 2 == 0) words[at / 4 + at % 4 / 2 * 4] = pack(mine, next, T{});
+    for (int e = 0; e < kWidth; e += 2) {
+      const float mine = __fmul_rn(o[e], result.factor);
+      const float next = kWidth > 1 ? __fmul_rn(o[(e + 1) % kWidth], result.factor)
+                                    : __shfl_down_sync(~0u, mine, 1);
+      const int at = (place + e) % 16;
+      if (at % 2 == 0) words[at / 4 + at % 4 / 2 * 4] = pack(mine, next, T{});
+    }
+    if (args.lse != nullptr && place == 0) args.lse[row] = result.lse;
   }
-  if (args.lse != nullptr && place == 0) args.lse[row] = result.lse;
+  // Always: a grid that ends early must not seem to complete the one before it.
+  if (!waited) wait_for_previous_launch();
 }
 
 }  // namespace segue::attention::cuda
