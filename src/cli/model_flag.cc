@@ -14,8 +14,9 @@ void ModelFlag::declare(Args& args) {
 
 Status ModelFlag::resolve(std::uint64_t seed) {
   if (model.empty() == random_config.empty()) {
-    return Error{ErrorCode::kUsage,
-                 "exactly one of -m MODEL and --random-weights CONFIG.json is needed"};
+    return Error{
+        ErrorCode::kUsage,
+        "exactly one of --model FILE_OR_FOLDER and --random-weights CONFIG.json is needed"};
   }
   if (model.empty()) model = fmt::format("random:{}:{}", seed, random_config);
   return {};
