@@ -20,8 +20,7 @@
 namespace segue::lab {
 namespace {
 
-constexpr std::int64_t kFmaRounds = 200'000;  // a few milliseconds
-constexpr int kPeakRuns = 5;
+constexpr std::int64_t kFmaRounds = 80'000;  // about a millisecond
 
 std::uint64_t read_portable(const std::byte* data, std::size_t bytes) {
   std::uint64_t sums[8] = {};
@@ -148,19 +147,19 @@ double read_gbps(core::ThreadPool& pool, const std::byte* data, std::size_t byte
   return median(rates);
 }
 
-double peak_gflops(core::ThreadPool& pool) {
+double peak_gflops(core::ThreadPool& pool, int runs) {
   const FmaLoop loop = fma_loop();
-  double best = 0;
+  std::vector<double> rates;
   std::vector<float> sinks(static_cast<std::size_t>(pool.threads()) * 16);
-  for (int run = 0; run < kPeakRuns; ++run) {
+  for (int run = 0; run < runs; ++run) {
     std::atomic<double> operations{0};
     const double start = core::now_us();
     pool.run([&](int worker) {
       operations.fetch_add(loop(&sinks[static_cast<std::size_t>(worker) * 16]));
     });
-    best = std::max(best, operations.load() / (core::now_us() - start) / 1e3);
+    rates.push_back(operations.load() / (core::now_us() - start) / 1e3);
   }
-  return best;
+  return median(rates);
 }
 
 }  // namespace segue::lab

@@ -15,8 +15,8 @@ namespace segue::lab {
 double read_gbps(core::ThreadPool& pool, const std::byte* data, std::size_t bytes, int passes);
 
 /// f32 multiply-adds in registers at the best instruction level, all threads at once; an add and a
-/// multiply are two operations. Best of a few short runs: a peak is not lowered by what else the
-/// machine does.
-double peak_gflops(core::ThreadPool& pool);
+/// multiply are two operations. Median of `runs` runs of about a millisecond: what the machine
+/// gives now, not what it gave at its best.
+double peak_gflops(core::ThreadPool& pool, int runs);
 
 }  // namespace segue::lab

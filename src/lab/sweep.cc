@@ -75,7 +75,9 @@ struct Cell {
   std::vector<float> partial_o;
   int launches = 1;  // per sample
   std::vector<double> us;
-  int checked_rows = 0;  // against the reference; the others by equality of bytes
+  std::vector<double> gbps;       // as many: reading from the cell's cache, just before
+  std::vector<double> bounds_us;  // as many
+  int checked_rows = 0;           // against the reference; the others by equality of bytes
   double worst_error_over_bound = 0;
 };
 
@@ -140,13 +142,16 @@ class Group {
     return check();
   }
 
-  /// One round: the machine's two rates now, then every cell once. Rates and cells of one round are
-  /// compared, since a shared machine changes from one moment to the next.
+  /// One round: every cell once, each right after the rates that bound it were measured, since a
+  /// shared machine changes from one moment to the next.
   void sample() {
-    gbps_.push_back(cache_gbps());
-    gflops_.push_back(peak_gflops(pool_));
     for (Cell& cell : cells_) {
-      pool_.run([](int) {});  // workers awake
+      const double gbps = cache_gbps();
+      const double operations_us =
+          static_cast<double>(cell.plan.operations) / peak_gflops(pool_, 3) / 1e3;
+      cell.gbps.push_back(gbps);
+      cell.bounds_us.push_back(
+          std::max(static_cast<double>(kv_bytes(cell)) / gbps / 1e3, operations_us));
       if (options_.cache == CacheState::kWarm) launch(cell);
       const double start = core::now_us();
       for (int i = 0; i < cell.launches; ++i) launch(cell);
@@ -159,6 +164,12 @@ class Group {
   }
 
  private:
+  /// K and V of the keys that any row of the cell sees, once.
+  std::int64_t kv_bytes(const Cell& cell) const {
+    const attention::Shape& shape = cell.plan.shape;
+    return (depth_ - shape.first_key(depth_ - cell.rows)) * shape.key_bytes();
+  }
+
   /// Bandwidth of reading from the cache that the cells read from: as many bytes as the largest
   /// cell, or all copies.
   double cache_gbps() const {
@@ -167,7 +178,7 @@ class Group {
         warm ? std::min<std::size_t>(2 * buffer_bytes_,
                                      static_cast<std::size_t>(cells_.back().plan.kv_bytes))
              : copies_ * 2 * buffer_bytes_;
-    return read_gbps(pool_, memory_->data(), bytes, warm ? 5 : 1);
+    return read_gbps(pool_, memory_->data(), bytes, warm ? 3 : 1);
   }
 
   Status make_plan(int rows, attention::Policy policy, Plan& plan) const {
@@ -268,16 +279,9 @@ class Group {
   core::Json cell_json(const Cell& cell) const {
     const Plan& plan = cell.plan;
     const attention::Shape& shape = plan.shape;
-    const std::int64_t first = shape.first_key(depth_ - cell.rows);
-    const std::int64_t bytes = (depth_ - first) * shape.key_bytes();
+    const std::int64_t bytes = kv_bytes(cell);
     const double us = median(cell.us);
     const double gbps = static_cast<double>(bytes) / us / 1e3;
-    std::vector<double> bounds_us;  // by round
-    for (std::size_t round = 0; round < cell.us.size(); ++round) {
-      bounds_us.push_back(std::max(static_cast<double>(bytes) / gbps_[round],
-                                   static_cast<double>(plan.operations) / gflops_[round]) /
-                          1e3);
-    }
     core::Json json = core::Json::object();
     json.set("shape", name_);
     json.set("depth", depth_);
@@ -289,7 +293,7 @@ class Group {
     json.set("us", samples_json(cell.us));
     json.set("bytes", bytes);
     json.set("gbps", gbps);
-    json.set("percent_of_read", 100 * gbps / median(gbps_));
+    json.set("percent_of_read", 100 * gbps / median(cell.gbps));
     core::Json ratio;
     for (const Cell& other : cells_) {
       if (other.rows == 1 && other.policy == cell.policy)
@@ -297,8 +301,8 @@ class Group {
     }
     json.set("ratio_to_one_row", std::move(ratio));
     json.set("operations", plan.operations);
-    json.set("bound_us", median(bounds_us));
-    json.set("ratio_to_bound", paired_ratio(cell.us, bounds_us).median);
+    json.set("bound_us", median(cell.bounds_us));
+    json.set("ratio_to_bound", paired_ratio(cell.us, cell.bounds_us).median);
     json.set("partial_bytes", plan.workspace_bytes());
     json.set("checked_rows", cell.checked_rows);
     json.set("worst_error_over_bound", cell.worst_error_over_bound);
@@ -322,8 +326,6 @@ class Group {
   std::size_t copies_ = 1;
   std::size_t next_copy_ = 0;
   std::vector<Cell> cells_;
-  std::vector<double> gbps_;    // by round
-  std::vector<double> gflops_;  // by round
 };
 
 Status check_options(const SweepOptions& options) {
@@ -393,7 +395,7 @@ Result<core::Json> run_sweep(const SweepOptions& options) {
   if (!forced.ok()) return forced.error();
   const attention::Kernel* const kernel = *forced;
   core::ThreadPool pool(options.threads > 0 ? options.threads : core::cpu_facts().logical_cpus);
-  const double peak = peak_gflops(pool);
+  const double peak = peak_gflops(pool, 15);
   double read = 0;
   {
     const Memory memory(kColdBytes);
