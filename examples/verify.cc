@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A verify step over two sequences with segue/attention.h: four rows each, as speculation with three
-// drafts has them. Shows that a row has the same bytes computed alone, and what the plan says.
+// A verify step over two sequences with segue/attention.h: four rows each, as speculation with
+// three drafts has them. Shows that a row has the same bytes computed alone, and what the plan
+// says.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -106,6 +107,7 @@ int main() {
   require(plan->run(call));
   const bool equal = std::memcmp(alone.data(), block.data() + (kRows - 1) * kRowFloats,
                                  kRowFloats * sizeof(float)) == 0;
-  std::printf("a row of the block and the same row alone: %s\n", equal ? "equal bytes" : "DIFFERENT");
+  std::printf("a row of the block and the same row alone: %s\n",
+              equal ? "equal bytes" : "DIFFERENT");
   return equal ? 0 : 1;
 }

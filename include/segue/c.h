@@ -2,9 +2,9 @@
  * segue/attention.h as a C ABI: opaque handles, plain structs, pointers of the device, no exception
  * and no exit. What the fields mean, what memory may hold and how graphs are replayed stands there.
  *
- * Structs start with their size, so that a program built against an older header keeps working: fields
- * behind it take their defaults. Fill a struct with its _init function, then set fields. Every call
- * that can fail returns a code and writes a message into `error` unless that is null.
+ * Structs start with their size, so that a program built against an older header keeps working:
+ * fields behind it take their defaults. Fill a struct with its _init function, then set fields.
+ * Every call that can fail returns a code and writes a message into `error` unless that is null.
  */
 #ifndef SEGUE_C_H
 #define SEGUE_C_H
@@ -22,17 +22,18 @@
 extern "C" {
 #endif
 
-/* Grows with additions. The library serves every program built for its version or an earlier one. */
+/* Grows with additions. The library serves every program built for its version or an earlier one.
+ */
 #define SEGUE_ABI_VERSION 1
 
 typedef int32_t segue_code;
 enum {
   SEGUE_OK = 0,
-  SEGUE_USAGE = 1,       /* a value that can never work */
-  SEGUE_UNSUPPORTED = 2, /* well-formed, but not something that this build or machine can run */
-  SEGUE_NO_MEMORY = 3,   /* a buffer or the machine is too small; the message has the sizes */
+  SEGUE_USAGE = 1,        /* a value that can never work */
+  SEGUE_UNSUPPORTED = 2,  /* well-formed, but not something that this build or machine can run */
+  SEGUE_NO_MEMORY = 3,    /* a buffer or the machine is too small; the message has the sizes */
   SEGUE_DEVICE_ERROR = 4, /* the GPU failed */
-  SEGUE_INTERNAL = 5     /* anything else; please report it */
+  SEGUE_INTERNAL = 5      /* anything else; please report it */
 };
 
 enum { SEGUE_DEVICE_CPU = 0, SEGUE_DEVICE_CUDA = 1 };
@@ -150,10 +151,11 @@ SEGUE_API segue_code segue_plan_create(const segue_attention* attention, const s
                                        segue_plan** plan, segue_error* error);
 /* Null is allowed. No run of it may be in flight. */
 SEGUE_API void segue_plan_destroy(segue_plan* plan);
-SEGUE_API segue_code segue_plan_update(segue_plan* plan, const segue_sequence* sequences, int32_t count,
-                                       void* stream, segue_error* error);
+SEGUE_API segue_code segue_plan_update(segue_plan* plan, const segue_sequence* sequences,
+                                       int32_t count, void* stream, segue_error* error);
 SEGUE_API uint64_t segue_plan_workspace_bytes(const segue_plan* plan);
-SEGUE_API segue_code segue_plan_append(segue_plan* plan, const segue_append* append, segue_error* error);
+SEGUE_API segue_code segue_plan_append(segue_plan* plan, const segue_append* append,
+                                       segue_error* error);
 SEGUE_API segue_code segue_plan_run(segue_plan* plan, const segue_call* call, segue_error* error);
 /* JSON, ended by a zero byte, cut to `capacity`; returns the bytes that all of it needs. */
 SEGUE_API uint64_t segue_plan_explain(const segue_plan* plan, char* json, uint64_t capacity);
