@@ -57,6 +57,10 @@ Status eval_command(int argc, const char* const* argv) {
     return Error{ErrorCode::kUsage,
                  "exactly one of --text-file FILE and --reference FILE is needed"};
   }
+  const NamedPath inputs[] = {
+      {"--model", model}, {"--text-file", text_file}, {"--reference", reference}};
+  const NamedPath outputs[] = {{"--json", json}};
+  if (Status status = check_distinct(inputs, outputs); !status.ok()) return status;
   if (Status status = check_writable(json); !status.ok()) return status;
   const Result<std::string> text = core::read_file(text_file.empty() ? reference : text_file);
   if (!text.ok()) return text.error();

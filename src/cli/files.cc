@@ -61,6 +61,9 @@ Status inspect_command(int argc, const char* const* argv) {
   const Result<bool> parsed = args.parse(argc, argv);
   if (!parsed.ok()) return parsed.error();
   if (!*parsed) return {};
+  const NamedPath inputs[] = {{"the model", path}};
+  const NamedPath outputs[] = {{"--json", json}};
+  if (Status status = check_distinct(inputs, outputs); !status.ok()) return status;
   const Result<core::Json> description = describe(path);
   if (!description.ok()) return description.error();
   if (!quiet && json != "-") print_description(*description);
@@ -91,6 +94,9 @@ Status tokenize_command(int argc, const char* const* argv) {
   if (args.given("--prompt") == args.given("--prompt-file")) {
     return Error{ErrorCode::kUsage, "exactly one of -p TEXT and --prompt-file FILE is needed"};
   }
+  const NamedPath inputs[] = {{"--model", model}, {"--prompt-file", prompt_file}};
+  const NamedPath outputs[] = {{"--json", json}};
+  if (Status status = check_distinct(inputs, outputs); !status.ok()) return status;
   if (args.given("--prompt-file")) {
     Result<std::string> text = core::read_file(prompt_file);
     if (!text.ok()) return text.error();

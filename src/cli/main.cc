@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program: picks the subcommand and turns its Error into one message and one exit code (0, 1 or
-// 2).
+// The program: picks the subcommand and turns its Error into one message and one exit code: 0, 1,
+// 2, or 128 and the signal that interrupted it.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <new>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "cli/commands.h"
+#include "cli/terminal.h"
 #include "core/build.h"
 
 namespace {
@@ -96,16 +101,29 @@ int dispatch(int argc, const char* const* argv) {
                  fmt::format("no command '{}'; segue --help lists the commands", name)});
 }
 
+/// A descriptor 0, 1 or 2 that the caller closed would become the next file that is opened: a model
+/// read as a chat, messages in the middle of a trace. Input ends at once and output fails instead.
+void occupy_standard_descriptors() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF) ::open("/dev/null", O_RDONLY);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  occupy_standard_descriptors();
   int code = 1;
+  bool written = true;
   try {
     code = dispatch(argc, argv);
   } catch (const std::bad_alloc&) {
     code = report({segue::ErrorCode::kNoMemory, "out of memory"});
+  } catch (const std::system_error&) {  // fmt: a print that failed
+    written = false;
   }
-  if (std::fflush(stdout) != 0) {
+  if (const int signal = segue::cli::interrupting_signal(); signal != 0) code = 128 + signal;
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !written) {
     fmt::print(stderr, "segue: cannot write to standard output\n");
     return code == 0 ? 1 : code;
   }

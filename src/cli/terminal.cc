@@ -11,16 +11,20 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <system_error>
 
 #include "core/file.h"
 
 namespace segue::cli {
 namespace {
 
-std::atomic<bool> g_interrupted{false};  // the one global: a signal handler has no other way
+// The two globals: a signal handler has no other way.
+std::atomic<bool> g_interrupted{false};
+std::atomic<int> g_signal{0};
 
-void on_interrupt(int) {
-  if (g_interrupted.exchange(true)) _exit(130);
+void on_interrupt(int signal) {
+  g_signal = signal;
+  if (g_interrupted.exchange(true)) _exit(128 + signal);
 }
 
 }  // namespace
@@ -49,6 +53,8 @@ const std::atomic<bool>& interrupted() {
   return g_interrupted;
 }
 
+int interrupting_signal() { return g_signal; }
+
 std::string file_name(const std::string& path) {
   return std::filesystem::path(path).filename().string();
 }
@@ -60,10 +66,34 @@ Status write_json(const std::string& path, const core::Json& document) {
 
 Status check_writable(const std::string& path) {
   if (path.empty() || path == "-") return {};
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  const bool created = fd >= 0;
+  if (!created && errno == EEXIST) fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
   if (fd < 0)
     return Error{ErrorCode::kIo, fmt::format("cannot create '{}': {}", path, std::strerror(errno))};
   ::close(fd);
+  if (created) ::unlink(path.c_str());  // what fails later leaves no empty file behind
+  return {};
+}
+
+Status check_distinct(std::span<const NamedPath> inputs, std::span<const NamedPath> outputs) {
+  const auto clash = [](const NamedPath& a, const NamedPath& b) {
+    if (a.path.empty() || b.path.empty() || a.path == "-" || b.path == "-") return false;
+    std::error_code error;
+    return a.path == b.path || std::filesystem::equivalent(a.path, b.path, error);
+  };
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const auto refuse = [&](const NamedPath& other) {
+      return Error{ErrorCode::kUsage, fmt::format("{} would overwrite '{}', which is also {}",
+                                                  outputs[i].flag, outputs[i].path, other.flag)};
+    };
+    for (const NamedPath& input : inputs) {
+      if (clash(outputs[i], input)) return refuse(input);
+    }
+    for (const NamedPath& other : outputs.first(i)) {
+      if (clash(outputs[i], other)) return refuse(other);
+    }
+  }
   return {};
 }
 

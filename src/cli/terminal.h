@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -19,13 +20,24 @@ std::function<void(double fraction)> progress_bar(std::string_view what, bool qu
 /// called.
 const std::atomic<bool>& interrupted();
 
+/// The signal that interrupted the program, or 0.
+int interrupting_signal();
+
 /// The last part of a path: what a recorded result names its files by.
 std::string file_name(const std::string& path);
 
 /// Writes a document to `path` ("-": standard output); nothing to do when `path` is empty.
 Status write_json(const std::string& path, const core::Json& document);
 
-/// Checks before long work that `path` will be writable; empty is fine.
+/// Checks before long work that `path` will be writable, and leaves nothing behind; empty is fine.
 Status check_writable(const std::string& path);
+
+struct NamedPath {
+  std::string flag;  // as the message calls it: "--json"
+  std::string path;  // empty: not given
+};
+
+/// kUsage when an output is the same file as an input or another output: it would be destroyed.
+Status check_distinct(std::span<const NamedPath> inputs, std::span<const NamedPath> outputs);
 
 }  // namespace segue::cli

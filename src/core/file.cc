@@ -30,7 +30,8 @@ struct Descriptor {
 }  // namespace
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
-  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  // Not blocking: a pipe without a writer is to be refused, not waited for.
+  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.fd < 0) return io_error(path, "open");
   struct stat info {};
   if (::fstat(file.fd, &info) != 0) return io_error(path, "read the size of");

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "core/check.h"
 #include "core/clock.h"
@@ -202,9 +203,9 @@ void Loop::emit(Sequence& sequence, std::int32_t token, const float* logits) {
 }
 
 /// Samples the block's rows in order, keeps what agrees, commits. Returns the rows of logits that
-/// it had.
-int Loop::take(Block& block, const float* logits, const float* hidden,
-               speculate::Controller& controller, SequenceStep& record) {
+/// it had. Logits that are not finite fail the step: the weights are damaged.
+Result<int> Loop::take(Block& block, const float* logits, const float* hidden,
+                       speculate::Controller& controller, SequenceStep& record) {
   Sequence& sequence = *block.sequence;
   const std::int64_t vocab = runtime_.model->config().vocab;
   const std::span<const std::int32_t> drafts =
@@ -223,6 +224,11 @@ int Loop::take(Block& block, const float* logits, const float* hidden,
         drafts.first(count),
         static_cast<std::int64_t>(sequence.tokens.size() + count)};
     sampled[count] = speculate::sample(sequence.sampling, row, scratch_);
+    if (!std::isfinite(row.logits[static_cast<std::size_t>(sampled[count])])) {
+      return Error{ErrorCode::kInvalidFile,
+                   fmt::format("the logits at position {} are not finite: the weights are damaged",
+                               row.position)};
+    }
     ++count;
     if (count > drafts.size() || sampled[count - 1] != drafts[count - 1]) break;
   }
@@ -281,8 +287,10 @@ Result<StepReport> Loop::step(std::span<Sequence* const> sequences, attention::P
                         block.drafter};
     if (block.prefill) prepare_drafters(block);
     const model::Config& config = runtime_.model->config();
-    logits_row += take(block, output->logits + logits_row * config.vocab,
-                       output->hidden + logits_row * config.hidden, controller, record);
+    const Result<int> taken = take(block, output->logits + logits_row * config.vocab,
+                                   output->hidden + logits_row * config.hidden, controller, record);
+    if (!taken.ok()) return taken.error();
+    logits_row += *taken;
     records_.push_back(record);
   }
   const double end = core::now_us();

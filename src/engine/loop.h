@@ -114,8 +114,8 @@ class Loop {
   static void take_draft(const Ask& ask, int tokens);
   void prepare_drafters(const Block& block);
   Result<model::StepOutput> run_target(std::span<Block> blocks, attention::Policy policy);
-  int take(Block& block, const float* logits, const float* hidden,
-           speculate::Controller& controller, SequenceStep& record);
+  Result<int> take(Block& block, const float* logits, const float* hidden,
+                   speculate::Controller& controller, SequenceStep& record);
   void emit(Sequence& sequence, std::int32_t token, const float* logits);
 
   Runtime& runtime_;

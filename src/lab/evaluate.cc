@@ -238,6 +238,10 @@ Result<core::Json> compare(engine::Runtime& runtime, engine::Runtime* exact_runt
       options.progress(static_cast<double>(first + kChunk) / static_cast<double>(count));
   }
   const double mean = logprob_sum / static_cast<double>(count - 1);
+  if (!std::isfinite(mean)) {
+    return Error{ErrorCode::kInvalidFile,
+                 "the logits are not finite: the weights of the file are damaged"};
+  }
   core::Json json = core::Json::object();
   json.set("positions", count - 1).set("mean_logprob", mean).set("perplexity", std::exp(-mean));
   if (recorded) json.set("recorded", to_recorded.json());
@@ -248,9 +252,8 @@ Result<core::Json> compare(engine::Runtime& runtime, engine::Runtime* exact_runt
 }  // namespace
 
 Result<core::Json> evaluate(const std::string& path, const EvaluateOptions& options) {
-  const Result<std::unique_ptr<engine::Runtime>> runtime =
-      engine::Runtime::load(
-          {.model = path, .threads = options.threads, .progress = options.load_progress});
+  const Result<std::unique_ptr<engine::Runtime>> runtime = engine::Runtime::load(
+      {.model = path, .threads = options.threads, .progress = options.load_progress});
   if (!runtime.ok()) return runtime.error();
   Result<std::unique_ptr<engine::Runtime>> exact = std::unique_ptr<engine::Runtime>();
   if (options.against_float) {
