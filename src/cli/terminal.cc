@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "core/clock.h"
 #include "core/file.h"
 
 namespace segue::cli {
@@ -30,7 +31,15 @@ void on_interrupt(int signal) {
 }  // namespace
 
 std::function<void(double)> progress_bar(std::string_view what, bool quiet) {
-  if (quiet || isatty(STDERR_FILENO) == 0) return {};
+  if (quiet) return {};
+  if (isatty(STDERR_FILENO) == 0) {
+    return [what = std::string(what), last = core::now_us()](double fraction) mutable {
+      constexpr double kEveryUs = 10e6;
+      if (core::now_us() - last < kEveryUs) return;
+      last = core::now_us();
+      fmt::print(stderr, "{} {}%\n", what, static_cast<int>(fraction * 100));
+    };
+  }
   return [what = std::string(what), shown = -1](double fraction) mutable {
     constexpr int kWidth = 30;
     const int percent = static_cast<int>(fraction * 100);

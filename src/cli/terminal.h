@@ -13,7 +13,8 @@
 
 namespace segue::cli {
 
-/// A progress bar on stderr; silent when `quiet` or when stderr is no terminal.
+/// A progress bar on stderr, where that is no terminal a line every ten seconds; silent when
+/// `quiet`.
 std::function<void(double fraction)> progress_bar(std::string_view what, bool quiet);
 
 /// Set by the first Ctrl-C; a second one ends the program at once. Installs the handler when first
