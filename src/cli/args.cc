@@ -91,6 +91,15 @@ Args& Args::text(std::string_view names, std::string& target, std::string_view h
   return *this;
 }
 
+Args& Args::path(std::string_view names, std::string& target, std::string_view help,
+                 bool required) {
+  text(names, target, help, required);
+  impl_->app.get_options().back()->check([](const std::string& value) {
+    return value.empty() ? std::string("needs a file name, found an empty one") : std::string();
+  });
+  return *this;
+}
+
 Args& Args::texts(std::string_view names, std::vector<std::string>& target, std::string_view help) {
   impl_->app.add_option(std::string(names), target, std::string(help))
       ->type_name("")

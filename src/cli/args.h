@@ -25,6 +25,9 @@ class Args {
   Args& flag(std::string_view names, bool& target, std::string_view help);
   Args& text(std::string_view names, std::string& target, std::string_view help,
              bool required = false);
+  /// A text that names a file: not empty.
+  Args& path(std::string_view names, std::string& target, std::string_view help,
+             bool required = false);
   Args& texts(std::string_view names, std::vector<std::string>& target,
               std::string_view help);  // may repeat
   Args& choice(std::string_view names, std::string& target, const std::vector<std::string>& allowed,

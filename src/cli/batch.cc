@@ -26,6 +26,8 @@ class LineReader {
     Request request = std::move(defaults);
     text("prompt", request.prompt);
     tokens("prompt_tokens", request.prompt_tokens);
+    if ((json_.find("prompt") == nullptr) == (json_.find("prompt_tokens") == nullptr))
+      fail("prompt", "exactly one of prompt and prompt_tokens is needed");
     integer("n", request.max_tokens, -1, std::int64_t{1} << 30);
     number("temperature", request.sampling.temperature);
     integer("top_k", request.sampling.top_k, 0, 1 << 30);
@@ -113,7 +115,8 @@ class LineReader {
     if (!json->is_array()) return fail(key, "must be an array of strings");
     out.clear();
     for (const core::Json& item : *json->as_array()) {
-      if (item.as_string() == nullptr) return fail(key, "must be an array of strings");
+      if (item.as_string() == nullptr || item.as_string()->empty())
+        return fail(key, "must be an array of strings that are not empty");
       out.push_back(*item.as_string());
     }
   }
@@ -135,7 +138,7 @@ Result<std::vector<Request>> read_requests(const std::string& path, const Reques
     begin = end + 1;
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const Result<core::Json> json = core::Json::parse(line);
+    const Result<core::Json> json = core::Json::parse(line, core::Json::Repeats::kRefused);
     if (!json.ok()) {
       return Error{ErrorCode::kInvalidFile,
                    fmt::format("'{}' line {}: {}", path, number, json.error().message)};
@@ -164,7 +167,7 @@ Status batch_command(int argc, const char* const* argv) {
       {"segue batch -m model.gguf --requests requests.jsonl",
        "echo '{\"prompt\": \"The sky is\", \"n\": 8}' | segue batch -m model.gguf --requests -"});
   flags.declare(args);
-  args.text("--requests", path,
+  args.path("--requests", path,
             "JSON Lines: prompt or prompt_tokens, and any of n, temperature, top_k, top_p, min_p, "
             "repeat_penalty, "
             "repeat_last_n, seed, spec, draft_tokens, stop, ignore_eos, logits_hash, parse_special "
@@ -179,6 +182,9 @@ Status batch_command(int argc, const char* const* argv) {
   if (flags.quiet) core::set_log_level(core::LogLevel::kQuiet);
   const Result<std::vector<Request>> requests = read_requests(path, defaults.request());
   if (!requests.ok()) return requests.error();
+  const NamedPath inputs[] = {{"--requests", path}, {"--model", flags.model.model}};
+  const NamedPath outputs[] = {{"--json", flags.json}, {"--trace", flags.trace}};
+  if (Status status = check_distinct(inputs, outputs); !status.ok()) return status;
   for (const std::string& file : {flags.json, flags.trace}) {
     if (Status status = check_writable(file); !status.ok()) return status;
   }

@@ -27,7 +27,7 @@ Status cells_command(int argc, const char* const* argv) {
             "and acceptance; an oracle drafts the target's own tokens.",
             {"segue cells -m model.gguf --depths 512,4096 --batch 1,4",
              "segue cells -m model.gguf --acceptance 0,0.8,falling --json cells.json"});
-  args.text("-m,--model", model, "model file (GGUF)", true)
+  args.path("-m,--model", model, "model file (GGUF)", true)
       .integers("--depths", depths, 1, std::int64_t{1} << 24,
                 "keys in the cache before the first measured step")
       .integers("--batch", batches, 1, 64, "sequences that decode together")
@@ -39,7 +39,7 @@ Status cells_command(int argc, const char* const* argv) {
       .integer("--tokens", options.tokens, 8, 1 << 16, "tokens per sequence, alternative and round")
       .choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
       .integer("--threads", options.threads, 0, 1024, "threads; 0: all CPUs of this process")
-      .text("--json", json, "write cells and settings to this file (-: standard output)")
+      .path("--json", json, "write cells and settings to this file (-: standard output)")
       .flag("-q,--quiet", quiet, "no table, no progress");
   const Result<bool> parsed = args.parse(argc, argv);
   if (!parsed.ok()) return parsed.error();

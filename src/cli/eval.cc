@@ -41,14 +41,14 @@ Status eval_command(int argc, const char* const* argv) {
       {"segue eval -m model.gguf --text-file notes.txt",
        "segue eval -m model.gguf --reference tests/golden/logits/gemma-3-270m-q4_k_m.prose.json",
        "segue eval -m model.gguf --text-file notes.txt --against-float"});
-  args.text("-m,--model", model, "model file (GGUF)", true)
-      .text("--text-file", text_file, "the text (-: standard input)")
-      .text("--reference", reference, "recorded tokens and distributions of another engine (JSON)")
+  args.path("-m,--model", model, "model file (GGUF)", true)
+      .path("--text-file", text_file, "the text (-: standard input)")
+      .path("--reference", reference, "recorded tokens and distributions of another engine (JSON)")
       .flag("--against-float", against_float,
             "compare with the same file in f32 (needs 4 bytes per weight)")
       .choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
       .integer("--threads", threads, 0, 1024, "threads; 0: all CPUs of this process")
-      .text("--json", json, "write the figures to this file (-: standard output)")
+      .path("--json", json, "write the figures to this file (-: standard output)")
       .flag("-q,--quiet", quiet, "no table, no progress");
   const Result<bool> parsed = args.parse(argc, argv);
   if (!parsed.ok()) return parsed.error();

@@ -55,7 +55,7 @@ Status inspect_command(int argc, const char* const* argv) {
             {"segue inspect model.gguf", "segue inspect gemma-4-12b",
              "segue inspect model.gguf --json - --quiet"});
   args.positional("file", path, "model file (GGUF, safetensors) or folder")
-      .text("--json", json, "write the description to this file (-: standard output)")
+      .path("--json", json, "write the description to this file (-: standard output)")
       .integer("--threads", threads, 0, 1024, "accepted by every command; this one needs one")
       .flag("-q,--quiet", quiet, "no table");
   const Result<bool> parsed = args.parse(argc, argv);
@@ -81,11 +81,11 @@ Status tokenize_command(int argc, const char* const* argv) {
   Args args("tokenize", "Print the token ids of a text, one per line with its piece.",
             {"segue tokenize -m model.gguf -p 'Hello, world'",
              "segue tokenize -m model.gguf --prompt-file notes.txt --json ids.json --quiet"});
-  args.text("-m,--model", model, "model file (GGUF), or folder with a tokenizer.json", true)
+  args.path("-m,--model", model, "model file (GGUF), or folder with a tokenizer.json", true)
       .text("-p,--prompt", prompt, "text")
-      .text("--prompt-file", prompt_file, "read the text from this file (-: standard input)")
+      .path("--prompt-file", prompt_file, "read the text from this file (-: standard input)")
       .flag("--special", special, "texts of control tokens become those tokens")
-      .text("--json", json, "write {tokens, pieces} to this file (-: standard output)")
+      .path("--json", json, "write {tokens, pieces} to this file (-: standard output)")
       .integer("--threads", threads, 0, 1024, "accepted by every command; this one needs one")
       .flag("-q,--quiet", quiet, "no table");
   const Result<bool> parsed = args.parse(argc, argv);

@@ -43,7 +43,7 @@ Status ladder_command(int argc, const char* const* argv) {
             "segue, stock, pr45450, pr47520, batch_invariant, whole, segmented")
       .integer("--rounds", options.rounds, 1, 1000, "rounds; every alternative runs in each")
       .integer("--tokens", options.tokens, 8, 1 << 16, "tokens per alternative, depth and round")
-      .text("--prompt-file", prompt_file, "fill the context with this text, repeated")
+      .path("--prompt-file", prompt_file, "fill the context with this text, repeated")
       .choice("--fill", fill, {"synthetic"},
               "fill the context without a text: pseudo-random tokens")
       .reals("--synthetic-acceptance", options.synthetic_acceptance, 0, 1,
@@ -54,7 +54,7 @@ Status ladder_command(int argc, const char* const* argv) {
                "tokens of a KV page, a multiple of 8; 0: the default")
       .integer("--prefill-chunk", options.prefill_chunk, 1, 1 << 16, "prompt rows of one step")
       .integer("--threads", threads, 0, 1024, "threads; 0: all CPUs of this process")
-      .text("--json", json, "write rows and settings to this file (-: standard output)")
+      .path("--json", json, "write rows and settings to this file (-: standard output)")
       .flag("-q,--quiet", quiet, "no table, no progress");
   const Result<bool> parsed = args.parse(argc, argv);
   if (!parsed.ok()) return parsed.error();

@@ -6,8 +6,8 @@
 namespace segue::cli {
 
 void ModelFlag::declare(Args& args) {
-  args.text("-m,--model", model, "model: a GGUF file or a Hugging Face folder")
-      .text("--random-weights", random_config,
+  args.path("-m,--model", model, "model: a GGUF file or a Hugging Face folder")
+      .path("--random-weights", random_config,
             "instead of -m: weights from --seed for this config.json, to measure a size without "
             "its files");
 }
