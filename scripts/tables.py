@@ -6,13 +6,14 @@
     scripts/tables.py --check    exit status 1 when a table differs from its data
 
 A table is what stands between `<!-- table:NAME -->` and `<!-- /table -->`; NAME is a file
-bench/results/NAME.json in the format of `segue ladder --json`, `segue sweep --json` or `segue cells
+bench/results/NAME.json of tools/compare_llama.py, or in the format of `segue ladder --json`, `segue sweep --json` or `segue cells
 --json`. While that file does not exist the table must be empty. docs/NAME.svg is the picture of such
 cells, where it exists.
 """
 import json
 import pathlib
 import re
+import statistics
 import sys
 
 import plot_cells
@@ -58,6 +59,17 @@ def sweep(document: dict) -> str:
     ] for c in document["cells"]])
 
 
+def llama(document: dict) -> str:
+    """One line per depth of tools/compare_llama.py: both engines, no speculation, rounds alternating."""
+    header = ["depth", "decode, tokens/s", "llama.cpp", "ratio", "prefill, tokens/s", "llama.cpp", "ratio"]
+    return markdown(header, [[
+        str(row["depth"]), f"{statistics.median(row['segue_decode']):.0f}",
+        f"{statistics.median(row['llama_decode'][row['best_llama']]):.0f}", f"{row['decode_ratio']:.2f}x",
+        f"{statistics.median(row['segue_prefill']):.0f}", f"{max(row['llama_prefill'].values()):.0f}",
+        f"{row['prefill_ratio']:.2f}x"
+    ] for row in document["rows"]])
+
+
 def cells(document: dict) -> str:
     """One line per cell of `segue cells`; a bound that misses its bar is in bold."""
 
@@ -100,6 +112,8 @@ def render(name: str) -> str:
     if not path.exists():
         return ""
     document = json.loads(path.read_text())
+    if "llama_cpp_python" in document:
+        return llama(document)
     if "rows" in document:
         return ladder(document)
     if "gpu" in document:
