@@ -107,12 +107,13 @@ core::Json RequestFlags::settings() const {
 }
 
 Result<SpecMode> parse_spec(std::string_view name) {
-  for (SpecMode mode : {SpecMode::kOff, SpecMode::kNgram, SpecMode::kMtp, SpecMode::kDraft,
-                        SpecMode::kAuto}) {
+  for (SpecMode mode :
+       {SpecMode::kOff, SpecMode::kNgram, SpecMode::kMtp, SpecMode::kDraft, SpecMode::kAuto}) {
     if (name == spec_mode_name(mode)) return mode;
   }
-  return Error{ErrorCode::kUsage,
-               fmt::format("spec '{}' is not allowed; allowed: off, ngram, mtp, draft, auto", name)};
+  return Error{
+      ErrorCode::kUsage,
+      fmt::format("spec '{}' is not allowed; allowed: off, ngram, mtp, draft, auto", name)};
 }
 
 Result<KvType> parse_kv(std::string_view name) {
@@ -139,6 +140,8 @@ core::Json completion_json(const Completion& completion, double load_s, bool wit
       .set("accepted_per_position", stats.accepted_per_position)
       .set("drafted_per_position", stats.drafted_per_position)
       .set("mean_acceptance_length", stats.mean_acceptance_length)
+      .set("speedup_over_off",
+           stats.speedup_over_off > 0 ? core::Json(stats.speedup_over_off) : core::Json())
       .set("k_histogram", stats.k_histogram)
       .set("time_s", time);
   core::Json json = core::Json::object();

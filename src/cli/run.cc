@@ -16,6 +16,9 @@
 namespace segue::cli {
 namespace {
 
+// Estimates below are said to be slower than no speculation.
+constexpr double kNotSlower = 0.98;
+
 struct RunFlags {
   EngineFlags engine;
   RequestFlags request;
@@ -41,6 +44,17 @@ void print_stats(const Completion& completion) {
                         stats.drafted, stats.mean_acceptance_length);
   }
   core::log_info(line + "]");
+  if (stats.speedup_over_off > 0 && stats.speedup_over_off < kNotSlower) {
+    const std::string need =
+        stats.break_even_acceptance > 1
+            ? fmt::format("no acceptance makes k = {} pay", stats.usual_k)
+            : fmt::format("k = {} needs {:.2f} of the drafts right at every position, {:.2f} were",
+                          stats.usual_k, stats.break_even_acceptance, stats.usual_acceptance);
+    core::log_info(fmt::format(
+        "[speculation was on and slower: {:.2f} of the speed without. At this depth {}; "
+        "--spec auto picks k by itself]",
+        stats.speedup_over_off, need));
+  }
 }
 
 core::Json document(const RunFlags& flags, const Engine& engine, const Completion& completion) {

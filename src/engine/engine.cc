@@ -155,6 +155,13 @@ Completion Engine::Impl::complete(InFlight& done) const {
   completion.prompt_tokens = sequence.prompt_tokens;
   completion.finish_reason = *sequence.finished;
   completion.stats = stats_of(sequence, done.prefilled);
+  const auto depth = static_cast<std::int64_t>(sequence.tokens.size());
+  if (const auto against = controller.against_off(sequence.stats, depth)) {
+    completion.stats.speedup_over_off = against->speedup;
+    completion.stats.usual_k = against->k;
+    completion.stats.usual_acceptance = against->acceptance;
+    completion.stats.break_even_acceptance = against->break_even.value_or(2);
+  }
   if (sequence.hash_logits) completion.logits_hash = sequence.hash.digest();
   return completion;
 }

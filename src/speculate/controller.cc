@@ -191,6 +191,7 @@ void Controller::observe_step(std::span<const StepRows> rows, double us) {
   ++steps_;
   total_us_ += us;
   steps_since_verify_ = verify ? 0 : steps_since_verify_ + 1;
+  verify_measured_ |= verify;
   // After a change of verify steps alone nothing tells what a step without drafts takes now.
   if (!verify) baseline_measured_ = true;
   if (verify && costs_.changes() != changes) baseline_measured_ = false;

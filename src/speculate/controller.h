@@ -17,6 +17,7 @@
 #include "speculate/acceptance.h"
 #include "speculate/cost_model.h"
 #include "speculate/drafter.h"
+#include "speculate/statistics.h"
 
 namespace segue::speculate {
 
@@ -40,6 +41,14 @@ struct DraftOffer {
 struct Decision {
   int draft = 0;       // k: how many of the available tokens to verify
   bool probe = false;  // chosen to learn, not because it is expected to be fastest
+};
+
+/// What speculation did for a request, by the step times measured so far.
+struct AgainstOff {
+  double speedup = 1;                // below 1: slower than no speculation
+  int k = 0;                         // of most of its steps with drafts
+  double acceptance = 0;             // at every position, that yields the tokens it got from them
+  std::optional<double> break_even;  // the same at which k drafts pay; empty: none does
 };
 
 /// How an engine uses it, each step:
@@ -85,6 +94,11 @@ class Controller {
   /// nothing has been measured.
   std::optional<double> break_even_acceptance(int k, std::int64_t depth, int batch = 1,
                                               int kind = 0) const;
+
+  /// For one sequence alone that ended at `depth` and whose drafters are of `kind`. Empty when it
+  /// verified nothing, or while steps with or without drafts have not been measured.
+  std::optional<AgainstOff> against_off(const Statistics& counts, std::int64_t depth,
+                                        int kind = 0) const;
 
   /// Estimates with their errors: step time by rows at the depth last seen, acceptance by grade and
   /// position, the last decision with the expected rate of every k, probes and what they cost.
@@ -159,7 +173,8 @@ class Controller {
   SharedAcceptance shared_;
   std::unordered_map<std::int64_t, Sequence> sequences_;
 
-  double budget_steps_ = 1.5;       // time that probes may still lose, in steps without drafts
+  double budget_steps_ = 1.5;  // time that probes may still lose, in steps without drafts
+  bool verify_measured_ = false;
   bool baseline_measured_ = false;  // is there a step without drafts to compare with?
   bool probing_ = false;            // between the decision and the end of its step
   double probe_token_us_ =

@@ -11,6 +11,20 @@ namespace {
 
 constexpr std::size_t kShown = 16;  // sequences in explain()
 
+/// The constant acceptance at which k drafts yield `tokens` tokens a step, 1 to k + 1.
+double constant_acceptance(double tokens, int k) {
+  double low = 0;
+  double high = 1;
+  for (int i = 0; i < 50; ++i) {
+    const double middle = 0.5 * (low + high);
+    double sum = 1;
+    double product = 1;
+    for (int j = 0; j < k; ++j) sum += product *= middle;
+    (sum < tokens ? low : high) = middle;
+  }
+  return high;
+}
+
 }  // namespace
 
 std::optional<double> Controller::break_even_acceptance(int k, std::int64_t depth, int batch,
@@ -25,18 +39,33 @@ std::optional<double> Controller::break_even_acceptance(int k, std::int64_t dept
   }
   const double draft_us = batch * costs_.draft_us({kind, k, depth, 0});
   const double ratio = (costs_.step_us(verify) + draft_us) / costs_.step_us(one_row);
-  const auto tokens = [k](double p) {
-    double sum = 1, product = 1;
-    for (int i = 0; i < k; ++i) sum += product *= p;
-    return sum;
-  };
-  if (!(tokens(1.0) >= ratio)) return std::nullopt;
-  double low = 0, high = 1;
-  for (int i = 0; i < 50; ++i) {
-    const double middle = 0.5 * (low + high);
-    (tokens(middle) < ratio ? low : high) = middle;
+  if (!(k + 1 >= ratio)) return std::nullopt;
+  return constant_acceptance(ratio, k);
+}
+
+std::optional<AgainstOff> Controller::against_off(const Statistics& counts, std::int64_t depth,
+                                                  int kind) const {
+  const auto& steps_by_k = counts.k_histogram();
+  const auto most = std::max_element(steps_by_k.begin() + 1, steps_by_k.end());
+  if (*most == 0 || !baseline_measured_ || !verify_measured_) return std::nullopt;
+  double us = 0;
+  for (int k = 0; k <= kMaxDraft; ++k) {
+    const std::int64_t steps = steps_by_k[static_cast<std::size_t>(k)];
+    if (steps == 0) continue;
+    StepShape shape;
+    shape.add({depth, 1 + k});
+    us +=
+        static_cast<double>(steps) * (costs_.step_us(shape) + costs_.draft_us({kind, k, depth, 0}));
   }
-  return high;
+  StepShape one_row;
+  one_row.add({depth, 1});
+  const auto tokens = static_cast<double>(counts.steps() + counts.accepted());
+  AgainstOff result;
+  result.speedup = tokens * costs_.step_us(one_row) / us;
+  result.k = static_cast<int>(most - steps_by_k.begin());
+  result.acceptance = constant_acceptance(counts.mean_acceptance_length(), result.k);
+  result.break_even = break_even_acceptance(result.k, depth, 1, kind);
+  return result;
 }
 
 core::Json Controller::describe(const Choice& choice) const {

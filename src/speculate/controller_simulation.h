@@ -63,7 +63,9 @@ struct Settings {
   double depth = 1024;  // at the first generated token
   std::int64_t tokens = 256;
   double noise = 0.05;        // relative standard deviation of a measured step
-  double spikes = 0.0;        // share of steps that take five times as long
+  double spikes = 0.0;        // share of steps that are measured too long
+  double spike = 5.0;         // so many times
+  double first = 0;           // decode steps that a first step with drafts takes longer: new memory
   bool ready = true;          // drafts exist before the decision and cost nothing; otherwise:
   double draft_share = 0.03;  // of a decode step, per drafted token
   std::uint64_t seed = 1;
@@ -125,8 +127,9 @@ inline Outcome run(Controller& controller, std::int64_t sequence, const StepCost
       ms *= 1 + s.noise * bell(s.seed, static_cast<std::uint64_t>(out.steps));
       draft_ms *= 1 + s.noise * bell(s.seed + 77, static_cast<std::uint64_t>(out.steps));
     }
+    if (k > 0 && out.drafted_tokens == 0) ms += s.first * cost(1, depth, out.tokens);
     double measured = ms;
-    if (uniform(s.seed, static_cast<std::uint64_t>(out.steps), 999) < s.spikes) measured *= 5;
+    if (uniform(s.seed, static_cast<std::uint64_t>(out.steps), 999) < s.spikes) measured *= s.spike;
     int accepted = 0;
     while (accepted < k && drafts[static_cast<std::size_t>(accepted)] >= 0) ++accepted;
     if (s.fixed < 0) {

@@ -281,6 +281,28 @@ TEST(Controller, BreakEvenAcceptanceIsWhereTokensPayForTheStep) {
       controller.break_even_acceptance(1, 2048).has_value());  // not even if every draft is right
 }
 
+TEST(ControllerSituations, SaysThatSpeculationIsSlowerAndWhatAcceptanceWouldPay) {
+  Controller controller;
+  Statistics counts;
+  for (int i = 0; i < 200; ++i) {
+    const int k = i % 4 == 0 ? 0 : 4;
+    const StepRows rows{16384, 1 + k};
+    controller.observe_step({&rows, 1}, k == 0 ? 10000.0 : 20000.0);
+    if (i == 0) {
+      EXPECT_FALSE(controller.against_off(counts, 16384).has_value());
+    }
+    counts.record({.depth = 16384, .drafted = k, .accepted = k == 0 ? 0 : i % 2});
+  }
+  const std::optional<AgainstOff> found = controller.against_off(counts, 16384);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->k, 4);
+  // 50 steps of 10 ms, 150 of 20 ms; 200 tokens and 100 accepted drafts.
+  EXPECT_NEAR(found->speedup, 300 * 10.0 / (50 * 10.0 + 150 * 20.0), 0.02);
+  const double p = found->break_even.value_or(0);
+  EXPECT_NEAR(1 + p + p * p + p * p * p + p * p * p * p, 2.0, 0.05);
+  EXPECT_LT(found->acceptance, p);
+}
+
 TEST(Controller, ExplainsItsEstimatesWithTheirErrors) {
   Controller controller;
   run(controller, 1, segmented_cost, constant(0.6), {.depth = 2048, .tokens = 300});
