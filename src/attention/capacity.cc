@@ -19,14 +19,24 @@ std::int64_t most_tiles(const UnitRule& rule, int max_rows, int sequences, std::
   return std::min(rows, rows / max_rows + rows / spacing + std::int64_t{2} * sequences);
 }
 
-/// Units that one tile sees: those of one row, the slack of its class, the rows beside it, and an
-/// unaligned start.
+/// Units that one tile sees, whose rows are all of one class: the class with most of them. Keys
+/// begin on a boundary until the window moves.
 std::int64_t most_units(const Shape& shape, const UnitRule& rule, int tile_rows,
                         std::int64_t kv_len) {
-  const std::int64_t by_rule = rule.target_units + (64 + tile_rows) / rule.min_unit + 3;
-  const std::int64_t keys =
-      shape.window > 0 ? std::min<std::int64_t>(kv_len, shape.window + tile_rows) : kv_len;
-  return std::min(by_rule, keys / rule.min_unit + 2);
+  const bool moves = shape.window > 0 && kv_len > shape.window;
+  const std::int64_t most_keys = moves ? shape.window : kv_len;
+  std::int64_t most = 1;
+  for (std::int64_t keys = 1; keys <= most_keys;) {
+    const int unit = unit_size(rule, keys);
+    const std::int64_t last = std::min(unit_limit(rule, unit), most_keys);
+    most = std::max(most, (last + unit - 1) / unit);
+    if (moves && last == most_keys) {
+      const std::int64_t span = last + tile_rows - 1;
+      most = std::max(most, (span + unit - 2) / unit + 1);
+    }
+    keys = last + 1;
+  }
+  return most;
 }
 
 }  // namespace
@@ -38,7 +48,9 @@ PlanCapacity plan_capacity(const Shape& shape, const DeviceFacts& device, Policy
   const UnitRule rule = unit_rule(shape, device);
   const int max_rows = std::max(device.max_tile_rows / shape.group(), 1);
   const int tile_rows = std::min(max_rows, limits.rows_per_sequence);
-  const std::int64_t units = most_units(shape, rule, tile_rows, limits.kv_len);
+  const std::int64_t units =
+      std::max(most_units(shape, rule, tile_rows, limits.kv_len),
+               most_units(shape, unit_rule(shape, device, true), tile_rows, limits.kv_len));
 
   PlanCapacity capacity;
   capacity.tiles = most_tiles(rule, max_rows, limits.sequences, rows);
