@@ -154,7 +154,9 @@ Status Checkpoint::add_shards(const std::string& index_path) {
   const Result<Shards> shards = read_index(index_path);
   if (!shards) return shards.error();
   const std::filesystem::path folder = std::filesystem::path(index_path).parent_path();
-  for (const auto& [name, expected] : *shards) {
+  for (const auto& shard : *shards) {
+    const std::string& name = shard.first;
+    const std::vector<std::string>& expected = shard.second;
     const std::string path = (folder / name).string();
     if (!has_file(path)) {
       return Error{
