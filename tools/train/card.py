@@ -9,6 +9,7 @@ import os
 import sys
 
 PARTS = ("target", "assistant")
+DEPTHS = (1024, 4096, 8192)  # those that acceptance.py measures unless told otherwise
 
 
 def load(folder, name):
@@ -49,6 +50,11 @@ def acceptance_rows(acceptance):
                     f"{d['tokens_per_round']:.2f} | {d['text_first']:.2f} |" for d in acceptance["depths"]]
 
 
+def depths_missing(acceptance):
+    missing = sorted(set(DEPTHS) - {d["depth"] for d in acceptance["depths"]})
+    return [f"Not measured: {', '.join(map(str, missing))}.", ""] if missing else []
+
+
 def throughput_rows(train):
     lines = ["| stage | steps | tokens per second | epochs |", "|---|---|---|---|"]
     return lines + [f"| {r['stage']} | {r['steps']} | {r['tokens_per_second']:,} | {r['epochs_total']} |"
@@ -86,7 +92,7 @@ def card(folder):
         "Share of rounds in which drafts 1 to j are all accepted, greedy, k = 4, prompts of the given length from "
         "held-out documents, "
         f"{acceptance['tokens']} tokens each, float32 arithmetic, target as exported:", "",
-        *acceptance_rows(acceptance), "",
+        *acceptance_rows(acceptance), "", *depths_missing(acceptance),
         "A model of this size repeats itself when it continues greedily, and repetition is easy to draft: the last "
         "column is the share of places inside the document, after the same prompt, where the first draft behind the "
         "document's token is what the target would choose there.", "",
