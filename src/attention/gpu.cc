@@ -12,7 +12,8 @@ DeviceFacts gpu_device(const device::GpuFacts& gpu, const Shape& shape) {
   facts.kind = DeviceKind::kCuda;
   facts.name = gpu.name;
   facts.multiprocessors = gpu.multiprocessors;
-  facts.workgroups = gpu.multiprocessors * (shape.head_dim > 256 ? 1 : 2);
+  facts.residents = shape.head_dim > 256 ? 1 : 2;
+  facts.workgroups = gpu.multiprocessors * facts.residents;
   facts.max_tile_rows = shape.head_dim > 256 ? 64 : 128;
   facts.unit_granule = wide ? 32 : 64;
   facts.min_unit = shape.window > 0 || shape.kv_heads < 4 ? facts.unit_granule : 64;
@@ -23,8 +24,9 @@ DeviceFacts gpu_device(const device::GpuFacts& gpu, const Shape& shape) {
   facts.window_units = 6;
   facts.target_items = shape.window > 0 ? 96 : 128;
   // Up to 4K keys a unit is 1/16 of them: a batch folds half as often, and a lone sequence writes
-  // half the partials on 64 multiprocessors that still read at full speed.
-  facts.coarse_keys = 4096;
+  // half the partials. At head_dim 512, where a tile of keys takes longest, up to 3K: a lone
+  // sequence of 4K pays 5 % for what a batch gains 10 to 15 % from (2026-11).
+  facts.coarse_keys = shape.head_dim > 256 ? 3072 : 4096;
   facts.prefill_unit = 1024;
   facts.reading_rows = 64;
   // A start is 3 us in which a multiprocessor could read 50 keys of head_dim 512. A partial is

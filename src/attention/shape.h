@@ -56,6 +56,7 @@ struct DeviceFacts {
   DeviceKind kind = DeviceKind::kCpu;
   std::string name;
   int workgroups = 1;       // that run at once: threads on a CPU, resident blocks on a GPU
+  int residents = 1;        // of them that share one multiprocessor's bandwidth
   int multiprocessors = 1;  // threads on a CPU; `pr47520` uses it
   int max_tile_rows = 64;   // rows x group of one row tile (the M side)
   int min_unit = 64;        // unit rule: keys of the smallest unit, a multiple of unit_granule

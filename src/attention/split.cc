@@ -9,6 +9,7 @@ namespace segue::attention {
 namespace {
 
 constexpr double kEvenEnough = 1.02;  // makespan over the ideal at which no candidate is looked at
+constexpr double kAloneGain = 0.9;    // of an even share, by a workgroup alone where several fit
 constexpr int kFinest = 4;  // segments per workgroup at most, when one tile is the whole step
 
 struct TileCost {
@@ -52,7 +53,9 @@ struct Estimate {
 
   double makespan(const DeviceFacts& device) const {
     const double workgroups = device.workgroups;
-    double time = largest;
+    // A workgroup alone where several fit has their bandwidth.
+    const bool alone = items <= workgroups / device.residents;
+    double time = alone ? largest / std::max(kAloneGain * device.residents, 1.0) : largest;
     if (items > workgroups) {
       const double rounds =
           static_cast<double>(static_cast<std::int64_t>((items + workgroups - 1) / workgroups));

@@ -79,7 +79,7 @@ struct Arguments {
   std::int32_t window;  // 0: none
   std::int32_t
       early;  // 1: read KV before the stream's previous kernel is complete (it wrote none of it)
-  std::int32_t natural;      // 1: pages are in a natural layout and come through tensor maps:
+  // Of natural layouts, whose pages come through tensor maps:
   std::int32_t head_lines;   // lines of 64 dims from a kv head to the next, within a token's row
   std::int32_t page_groups;  // groups of eight tokens from a page to the next
   std::int32_t head_groups;  // and from a kv head to the next, where heads hold their own tokens

@@ -27,20 +27,33 @@
 
 namespace segue::attention::cuda {
 
-/// The compile-time facts of one kernel: head_dim, KV type, groups of 64 rows, and whether a warp
-/// of its own feeds the rings (there are registers for it where one block has a multiprocessor to
-/// itself; beside two warpgroups it is a third one, which gives its registers away). Bits do not
-/// depend on the latter two.
-template <int HeadDim, class T, int RowGroups, bool Feeder>
+/// How a block uses its multiprocessor. Bits do not depend on it.
+enum class Variant {
+  kSpread,   // 64 rows; two or three blocks on a multiprocessor up to head_dim 256
+  kFolding,  // as kSpread, but finished units wait in registers: for items of several units
+  kLone,     // 64 rows; alone on a multiprocessor, with a warp of its own that feeds the rings
+  kWide,     // 128 rows; alone on a multiprocessor; up to head_dim 128 a third warpgroup, which
+             // gives its registers away, feeds the rings
+};
+
+struct NoMaps {};
+
+/// The compile-time facts of one kernel. Natural: pages come through tensor maps; kernels that can
+/// do that start 0.6 us later at head_dim 256 and less, so the others cannot (2026-11).
+template <int HeadDim, class T, Variant kVariant, bool Natural>
 struct Tile {
   using Element = T;
+  using Maps = std::conditional_t<Natural, NaturalMaps, NoMaps>;
+  static constexpr bool kNatural = Natural;
   static constexpr int kHeadDim = HeadDim;
-  static constexpr int kRowGroups = RowGroups;
+  static constexpr int kRowGroups = kVariant == Variant::kWide ? 2 : 1;
   static constexpr int kSplit = HeadDim > 256 ? 2 : 1;  // warpgroups that share a row group's dims
   static constexpr int kDims = HeadDim / kSplit;        // of one warpgroup
-  static constexpr bool kFeeder = Feeder;
+  static constexpr int kFeederThreads = kVariant == Variant::kLone                     ? 32
+                                        : kVariant == Variant::kWide && HeadDim <= 128 ? 128
+                                                                                       : 0;
+  static constexpr bool kFeeder = kFeederThreads > 0;
   static constexpr int kThreads = 128 * kSplit * kRowGroups;  // that compute
-  static constexpr int kFeederThreads = !kFeeder ? 0 : kRowGroups > 1 ? 128 : 32;
   static constexpr int kBlockThreads = kThreads + kFeederThreads;
   static constexpr int kKeys = HeadDim >= 256 ? 32 : 64;  // of one tile
   static constexpr int kLineBytes = HeadDim * 2;
@@ -60,9 +73,10 @@ struct Tile {
   // Where a finished unit waits to be folded: in registers, or in memory, from where it comes back
   // through a landing zone in shared memory (the exchange buffers, idle between units) where there
   // is one.
-  static constexpr bool kFoldInRegisters = HeadDim <= 128;
+  static constexpr bool kFoldInRegisters = HeadDim <= 128 && kVariant != Variant::kSpread;
   static constexpr int kLanded = 8;  // 16-byte pieces of a thread on their way
-  static constexpr bool kLandingZone = kSplit == 2 || (kDeep && !kFoldInRegisters);
+  static constexpr bool kLandingZone =
+      kSplit == 2 || (HeadDim == 256 && kVariant == Variant::kWide);
   static constexpr int kLandingBytes =
       kLandingZone && kSplit == 1 ? kThreads * kLanded * 16 : 0;  // of its own
   static constexpr int kLandingOffset = kExchangeOffset;
@@ -79,6 +93,7 @@ struct Tile {
 
   static_assert(HeadDim == 64 || HeadDim == 128 || HeadDim == 256 || HeadDim == 512);
   static_assert(kSplit * kRowGroups <= 2 && (!kFeeder || kSplit == 1));
+  static_assert(kVariant != Variant::kFolding || kFoldInRegisters);
   static_assert(kSplit == 1 || kThreads * kLanded * 16 <= kExchangeBytes);
   static_assert(kBlocks * (kSharedBytes + 1024) <= 228 * 1024);
 };
@@ -151,7 +166,8 @@ __device__ __forceinline__ void softmax(float (&s)[kScores], RowState& state, fl
 
 template <class TileType>
 __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
-    decode(const __grid_constant__ Arguments args, const __grid_constant__ NaturalMaps maps) {
+    decode(const __grid_constant__ Arguments args,
+           const __grid_constant__ typename TileType::Maps maps) {
   using T = typename TileType::Element;
   constexpr int kHeadDim = TileType::kHeadDim;
   constexpr int kRowGroups = TileType::kRowGroups;
@@ -190,17 +206,21 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
                                  // before it
     return;
   }
-  __syncthreads();
   const Item& item = *shared_item;
-  // Row groups without a row (a verify block among prefill chunks) take no part.
-  const int active_warps =
-      TileType::kFeederThreads != 128 || item.rows * args.group > 64 ? TileType::kThreads / 32 : 4;
-  if (threadIdx.x == 0) {
+  constexpr bool kOptionalGroup = TileType::kFeederThreads == 128;
+  const auto init_barriers = [&](int warps) {
+    if (threadIdx.x != 0) return;
     for (int i = 0; i < TileType::kBarriers; ++i) {
-      barrier_init(barriers + 8 * i, i < TileType::kSlots ? 1 : active_warps);
+      barrier_init(barriers + 8 * i, i < TileType::kSlots ? 1 : warps);
     }
     barrier_init_fence();
-  }
+  };
+  if (!kOptionalGroup) init_barriers(TileType::kThreads / 32);
+  __syncthreads();
+  // A row group without a row (a verify block among prefill chunks) takes no part.
+  const int active_warps =
+      !kOptionalGroup || item.rows * args.group > 64 ? TileType::kThreads / 32 : 4;
+  if (kOptionalGroup) init_barriers(active_warps);
   const auto first_tile = [&] { return item.key_begin / kKeys; };  // read again rather than kept
   const int tile_end = (item.key_end + kKeys - 1) / kKeys;
 
@@ -220,15 +240,16 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   if (!args.early) wait_for_previous_launch();
   __syncthreads();
 
-  // One warp feeds the rings: lanes 0..15 copy pieces of a tile of K, lanes 16..31 of a tile of V.
+  // One warp feeds the rings: lanes 0..15 copy pieces of a tile of V, which is needed first where
+  // both are fetched, lanes 16..31 of a tile of K.
   const auto fetch = [&](int k_tile, int k_slot, int v_tile, int v_slot) {
-    const bool is_v = lane >= 16;
+    const bool is_v = lane < 16;
     const int part = (lane & 15) * args.piece;
     const int tile = is_v ? v_tile : k_tile;
     const int key = tile * kKeys + part;
     const bool valid =
         part < kKeys && tile < tile_end && key < item.key_end && key + args.piece > item.key_begin;
-    const std::uint32_t votes = __ballot_sync(~0u, valid) & (is_v ? 0xffff0000u : 0xffffu);
+    const std::uint32_t votes = __ballot_sync(~0u, valid) & (is_v ? 0xffffu : 0xffff0000u);
     const int slot = is_v ? kKSlots + v_slot : k_slot;
     const std::uint32_t barrier = barriers + 8 * slot;
     const std::uint32_t bytes = static_cast<std::uint32_t>(args.piece * TileType::kLineBytes);
@@ -242,7 +263,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       page = static_cast<unsigned>(page) < static_cast<unsigned>(args.pages) ? page : 0;
       const int token = key - ordinal * args.page_size;
       const std::uint32_t target = base + slot * kSlotBytes + part * TileType::kLineBytes;
-      if (args.natural) {
+      if constexpr (TileType::kNatural) {
         tensor_copy(target, is_v ? &maps.v : &maps.k, item.kv_head * args.head_lines,
                     page * args.page_groups + item.kv_head * args.head_groups + token / 8, barrier,
                     policy);

@@ -40,6 +40,7 @@ void flatten(const Plan& plan, std::span<const TableRange> tables, FlatPlan& out
   const int group = plan.shape.group();
   out.tile_rows = 0;
   out.runs = 0;
+  out.folds = false;
   out.partials = plan.partials;
   CHECK(plan.rows <= std::numeric_limits<std::int32_t>::max());
   out.items.resize(plan.items.size());
@@ -74,6 +75,7 @@ void flatten(const Plan& plan, std::span<const TableRange> tables, FlatPlan& out
     item.key_end = static_cast<std::int32_t>(
         std::min(std::int64_t{work.unit_last} * shared.unit, std::int64_t{last_key}));
     const bool several = work.units() > 1;
+    out.folds = out.folds || (several && work.unit_first == tile_first);
     if (work.partial >= 0) {
       item.emit = several && work.unit_first == tile_first ? Emit::kFold : Emit::kStore;
       item.partial = static_cast<std::int32_t>(work.partial);

@@ -33,6 +33,7 @@ struct FlatPlan {
   std::vector<Reduction> reductions;
   int tile_rows = 0;
   int runs = 0;
+  bool folds = false;  // some item has several units of which it folds the first ones
   std::int64_t partials = 0;
 };
 

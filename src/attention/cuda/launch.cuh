@@ -79,24 +79,30 @@ void launch_tile(const DeviceParams& params, int blocks, cudaStream_t stream) {
   }();
   CHECK(prepared);
   Arguments args = arguments_of(params, TileType::kKeys);
-  NaturalMaps maps{};
-  if (params.kv.layout != kv::Layout::kSwizzled8) describe_natural(params.kv, args, maps);
+  typename TileType::Maps maps{};
+  if constexpr (TileType::kNatural) describe_natural(params.kv, args, maps);
   enqueue(kKernel, dim3(static_cast<unsigned>(blocks)), TileType::kBlockThreads,
           TileType::kSharedBytes, stream, args, maps);
 }
 
 /// With no more blocks than multiprocessors, two on one of them would leave another idle: the
-/// variant that takes more than half of the shared memory keeps them apart. Two row groups have a
-/// multiprocessor to themselves always, and a feeder where registers allow it.
-template <int kHeadDim, class T, int kRowGroups>
+/// variant that takes more than half of the shared memory keeps them apart.
+template <int kHeadDim, class T>
 void launch_decode(const DeviceParams& params, int blocks, cudaStream_t stream) {
-  if constexpr (kHeadDim <= 256 && kRowGroups == 1) {
+  if (params.kv.layout != kv::Layout::kSwizzled8) {
+    return launch_tile<Tile<kHeadDim, T, Variant::kSpread, true>>(params, blocks, stream);
+  }
+  if constexpr (kHeadDim <= 256) {
     if (blocks <= params.multiprocessors) {
-      return launch_tile<Tile<kHeadDim, T, 1, true>>(params, blocks, stream);
+      return launch_tile<Tile<kHeadDim, T, Variant::kLone, false>>(params, blocks, stream);
     }
   }
-  launch_tile<Tile<kHeadDim, T, kRowGroups, kRowGroups == 2 && kHeadDim <= 128>>(params, blocks,
-                                                                                 stream);
+  if constexpr (kHeadDim <= 128) {
+    if (params.plan->live().folds) {
+      return launch_tile<Tile<kHeadDim, T, Variant::kFolding, false>>(params, blocks, stream);
+    }
+  }
+  launch_tile<Tile<kHeadDim, T, Variant::kSpread, false>>(params, blocks, stream);
 }
 
 /// One layer: items, then reductions if there can be any.
@@ -113,13 +119,17 @@ void launch_attention(const DeviceParams& params, device::Stream& stream) {
   if constexpr (kHeadDim <= 256) {
     CHECK(tile_rows <= 128);
     if (tile_rows > 64) {
-      launch_decode<kHeadDim, T, 2>(params, items, queue);
+      if (params.kv.layout != kv::Layout::kSwizzled8) {
+        launch_tile<Tile<kHeadDim, T, Variant::kWide, true>>(params, items, queue);
+      } else {
+        launch_tile<Tile<kHeadDim, T, Variant::kWide, false>>(params, items, queue);
+      }
     } else {
-      launch_decode<kHeadDim, T, 1>(params, items, queue);
+      launch_decode<kHeadDim, T>(params, items, queue);
     }
   } else {
     CHECK(tile_rows <= 64);
-    launch_decode<kHeadDim, T, 1>(params, items, queue);
+    launch_decode<kHeadDim, T>(params, items, queue);
   }
   if (reductions == 0) return;
   // Few rows: narrow warps on many multiprocessors. Many: wide ones, for the sake of bandwidth.

@@ -41,6 +41,7 @@ struct Options {
   bool early = false;
   bool floors = false;
   int window_units = 0, target_units = 0, target_items = 0, min_unit = 0, segments = 0;
+  int coarse_keys = -1;
   std::string json;
   std::string label;
 };
@@ -102,6 +103,7 @@ class Bench {
     if (options_.window_units > 0) world.facts().window_units = options_.window_units;
     if (options_.target_units > 0) world.facts().target_units = options_.target_units;
     if (options_.target_items > 0) world.facts().target_items = options_.target_items;
+    if (options_.coarse_keys >= 0) world.facts().coarse_keys = options_.coarse_keys;
     if (options_.min_unit > 0) world.facts().min_unit = options_.min_unit;
     double first_us = 0;
     for (const int rows : options_.rows) {
@@ -367,6 +369,7 @@ int main(int argc, char** argv) {
   app.add_option("--target-units", options.target_units);
   app.add_option("--target-items", options.target_items);
   app.add_option("--min-unit", options.min_unit);
+  app.add_option("--coarse-keys", options.coarse_keys);
   app.add_option("--segments", options.segments);
   app.add_flag("--prefill", options.prefill, "The rows are prompt rows");
   app.add_flag("--mixed", options.mixed, "Steps of unlike sequences instead of the table");
