@@ -56,7 +56,7 @@ TEST(PlanCapacity, BoundsEveryPlanOfRandomStepsWithinItsLimits) {
                static_cast<int>(random() % static_cast<unsigned>(limits.rows_per_sequence + 1)));
       const auto most = static_cast<std::uint64_t>(limits.kv_len - rows);
       const std::uint64_t depth = pick(most, random() % (most + 1), std::uint64_t{0});
-      sequences.push_back({static_cast<std::int64_t>(depth), rows});
+      sequences.push_back({static_cast<std::int64_t>(depth), rows, random() % 3 == 0});
       limits.rows += rows;
     }
     if (limits.rows == 0) continue;
