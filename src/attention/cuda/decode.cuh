@@ -38,8 +38,7 @@ enum class Variant {
 
 struct NoMaps {};
 
-/// The compile-time facts of one kernel. Natural: pages come through tensor maps; kernels that can
-/// do that start 0.6 us later at head_dim 256 and less, so the others cannot (2026-11).
+/// The compile-time facts of one kernel. Natural: pages come through tensor maps.
 template <int HeadDim, class T, Variant kVariant, bool Natural>
 struct Tile {
   using Element = T;
@@ -253,7 +252,10 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     const int slot = is_v ? kKSlots + v_slot : k_slot;
     const std::uint32_t barrier = barriers + 8 * slot;
     const std::uint32_t bytes = static_cast<std::uint32_t>(args.piece * TileType::kLineBytes);
-    const std::uint64_t policy = item.reread ? policy_evict_normal() : policy_evict_first();
+    // (At head_dim 512 natural pages leave no register for a choice.)
+    const bool choose = !(TileType::kNatural && TileType::kSplit == 2);
+    const std::uint64_t policy =
+        choose && item.reread ? policy_evict_normal() : policy_evict_first();
     if ((lane & 15) == 0 && votes != 0)
       barrier_expect(barrier, static_cast<std::uint32_t>(__popc(votes)) * bytes);
     __syncwarp();
@@ -508,8 +510,8 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     const auto partial = [&] {
       return item.partial + (item.emit == Emit::kStore ? unit() * live_rows() : 0) + row[0];
     };
-    const auto target = [&] {
-      return args.partial_o + static_cast<std::int64_t>(partial()) * kHeadDim + half * kDims +
+    const auto target = [&](int index) {
+      return args.partial_o + static_cast<std::int64_t>(index) * kHeadDim + half * kDims +
              4 * (lane % 4);
     };
     // Pieces of what was folded so far come back while the last product runs, every thread's own.
@@ -527,7 +529,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       if (merges()) {
         if constexpr (TileType::kSplit == 2) __syncthreads();  // all have read the scores there
         __threadfence_block();
-        const float* source = target();
+        const float* source = target(partial());
         asm volatile("" : "+l"(source));
         const int live = live_rows();
 #pragma unroll
@@ -536,6 +538,9 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       }
     }
     issue_output(tile - 1);
+    // While the product runs: divisions, whose latency would follow it otherwise.
+    const int first_partial = partial();
+    const bool merging = merges();
     wgmma_wait<0>();
     passed(kKSlots + (tile - 1 - first_tile()) % kVSlots);
 
@@ -550,8 +555,8 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       state.sum[r] = __fadd_rn(state.sum[r], __shfl_xor_sync(~0u, state.sum[r], 1));
       state.sum[r] = __fadd_rn(state.sum[r], __shfl_xor_sync(~0u, state.sum[r], 2));
     }
-    if (merges()) {
-      const float* source = target();
+    if (merging) {
+      const float* source = target(first_partial);
       asm volatile("" : "+l"(source));
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
@@ -598,7 +603,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       }
       __syncwarp();
     }
-    float* const place_of_first = target();
+    float* const place_of_first = target(first_partial);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float maximum = state.maximum[r];
@@ -622,8 +627,8 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
         if (args.lse != nullptr && half == 0 && lane % 4 == 0) args.lse[place] = result.lse;
       } else if (!TileType::kFoldInRegisters || !folds() || last_unit) {
         if (half == 0 && lane % 4 == 0 && (!folds() || last_unit)) {
-          args.partial_m[partial() + 8 * r] = maximum;
-          args.partial_l[partial() + 8 * r] = sum;
+          args.partial_m[first_partial + 8 * r] = maximum;
+          args.partial_l[first_partial + 8 * r] = sum;
         }
 #pragma unroll
         for (int i = 0; i < kDims / 16; ++i) {
@@ -639,7 +644,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
         for (int i = 0; i < kDims / 2; ++i) accumulated[i] = o[i];
       }
     } else if constexpr (TileType::kSplit == 2) {
-      if (merges()) __syncthreads();  // the exchange buffers hold scores again
+      if (merging) __syncthreads();  // the exchange buffers hold scores again
     }
   }
 }
