@@ -229,6 +229,12 @@ Result<Config> read_text(const Json& json, const std::string& where) {
   config.per_layer_input = static_cast<int>(
       reader.integer("hidden_size_per_layer_input", 0, 1 << 16, unified ? 0 : 256));
   config.per_layer_vocab = reader.integer("vocab_size_per_layer_input", 0, 1 << 24, 262144);
+  if (config.per_layer_input > 0 && config.per_layer_vocab < config.vocab) {
+    reader.fail(ErrorCode::kUnsupported,
+                fmt::format("vocab_size_per_layer_input is {}; vocab_size is {}: every token needs "
+                            "its row",
+                            config.per_layer_vocab, config.vocab));
+  }
   reader.require("hidden_activation", Json("gelu_pytorch_tanh"));
   reader.require("attention_bias", Json(false));
   if (const Json* both = reader.find("use_bidirectional_attention");

@@ -136,6 +136,8 @@ TEST(Config, WhatTheForwardPassDoesNotDoIsRefusedByName) {
       {"rope_parameters",
        object({{"full_attention", object({{"rope_type", "yarn"}, {"rope_theta", 1e6}})}}),
        "rope_parameters.full_attention.rope_type is \"yarn\""},
+      {"vocab_size_per_layer_input", 100,
+       "vocab_size_per_layer_input is 100; vocab_size is 262144"},
       {"quantization_config", object({{"quant_method", "gptq"}}), "gptq"},
       {"per_layer_config", object({{"5", object({{"head_dim", 128}})}}), "earlier layers"},
   };
