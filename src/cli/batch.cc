@@ -182,12 +182,7 @@ Status batch_command(int argc, const char* const* argv) {
   if (flags.quiet) core::set_log_level(core::LogLevel::kQuiet);
   const Result<std::vector<Request>> requests = read_requests(path, defaults.request());
   if (!requests.ok()) return requests.error();
-  const NamedPath inputs[] = {{"--requests", path}, {"--model", flags.model.model}};
-  const NamedPath outputs[] = {{"--json", flags.json}, {"--trace", flags.trace}};
-  if (Status status = check_distinct(inputs, outputs); !status.ok()) return status;
-  for (const std::string& file : {flags.json, flags.trace}) {
-    if (Status status = check_writable(file); !status.ok()) return status;
-  }
+  if (Status status = flags.check_outputs({"--requests", path}); !status.ok()) return status;
   EngineOptions options = flags.options();
   options.max_sequences = std::clamp(static_cast<int>(requests->size()), 1, parallel);
   options.cancel = &interrupted();

@@ -4,14 +4,12 @@
 
 #include <fmt/format.h>
 
-#include "cli/terminal.h"
-
 namespace segue::cli {
 
 void EngineFlags::declare(Args& args) {
   model.declare(args);
-  args.text("--assistant", assistant, "the model's assistant: a folder or a GGUF file")
-      .text("--draft-model", draft_model, "a small model with the same vocabulary that drafts")
+  args.path("--assistant", assistant, "the model's assistant: a folder or a GGUF file")
+      .path("--draft-model", draft_model, "a small model with the same vocabulary that drafts")
       .integer("--threads", threads, 0, 1024, "threads; 0: all CPUs of this process")
       .choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
       .integer("--page-size", page_size, 0, 1 << 20,
@@ -23,9 +21,24 @@ void EngineFlags::declare(Args& args) {
               {"segue", "stock", "pr45450", "pr47520", "batch_invariant", "whole", "segmented"},
               "the rule that picks the attention path")
       .text("--kernel", kernel, "force an attention kernel (see segue kernels)")
-      .text("--trace", trace, "write one line of JSON per step to this file")
-      .text("--json", json, "write the result to this file (-: standard output)")
+      .path("--trace", trace, "write one line of JSON per step to this file")
+      .path("--json", json, "write the result to this file (-: standard output)")
       .flag("-q,--quiet", quiet, "no progress, no start line, no statistics");
+}
+
+Status EngineFlags::check_outputs(const NamedPath& input) const {
+  if (trace == "-") {
+    return Error{ErrorCode::kUsage,
+                 "--trace needs a file; '-' would mix it with the text on standard output"};
+  }
+  const NamedPath inputs[] = {
+      {"--model", model.model}, {"--assistant", assistant}, {"--draft-model", draft_model}, input};
+  const NamedPath outputs[] = {{"--json", json}, {"--trace", trace}};
+  if (Status status = check_distinct(inputs, outputs); !status.ok()) return status;
+  for (const NamedPath& output : outputs) {
+    if (Status status = check_writable(output.path); !status.ok()) return status;
+  }
+  return {};
 }
 
 EngineOptions EngineFlags::options() const {

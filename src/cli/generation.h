@@ -7,6 +7,7 @@
 
 #include "cli/args.h"
 #include "cli/model_flag.h"
+#include "cli/terminal.h"
 #include "core/json.h"
 #include "segue/engine.h"
 
@@ -30,6 +31,9 @@ struct EngineFlags {
 
   void declare(Args& args);
   EngineOptions options() const;
+  /// kUsage when --json or --trace would overwrite what the command reads, `input` included, or
+  /// each other; kIo when they cannot be written.
+  Status check_outputs(const NamedPath& input) const;
   core::Json settings() const;
 };
 

@@ -35,8 +35,8 @@ Status ladder_command(int argc, const char* const* argv) {
   args.seed("--seed", seed, "seed of --random-weights")
       .integers("--depths", depths, 1, std::int64_t{1} << 24,
                 "keys in the cache before the first measured step")
-      .text("--assistant", options.assistant, "the model's assistant: a folder or a GGUF file")
-      .text("--draft-model", options.draft_model,
+      .path("--assistant", options.assistant, "the model's assistant: a folder or a GGUF file")
+      .path("--draft-model", options.draft_model,
             "a small model with the same vocabulary that drafts")
       .list("--spec", specs, "off, auto, ngram:K, mtp:K, draft:K")
       .list("--policies", policies,

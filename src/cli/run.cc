@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // segue run: one prompt, or a chat with a person.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <fstream>
@@ -79,7 +80,8 @@ Status run_once(const RunFlags& flags, Engine& engine, Request request) {
   return write_json(flags.engine.json, document(flags, engine, *completion));
 }
 
-/// Turns until end of input; the JSON document is that of the last turn.
+/// Turns until end of input; the JSON document is that of the last turn. Where a person types,
+/// Ctrl-C ends a reply, and the chat only between replies.
 Status run_chat(const RunFlags& flags, Engine& engine, Request request) {
   std::vector<Engine::Message> messages;
   if (!flags.system.empty()) messages.push_back({"system", flags.system});
@@ -87,6 +89,8 @@ Status run_chat(const RunFlags& flags, Engine& engine, Request request) {
   core::Json last;
   std::string line = flags.prompt;
   bool given = !line.empty();
+  const bool person = isatty(STDIN_FILENO) != 0;
+  if (person) core::log_info("[Ctrl-C stops a reply, Ctrl-D ends the chat]");
   while (!interrupted()) {
     if (!given) {
       if (!flags.engine.quiet) {
@@ -107,6 +111,7 @@ Status run_chat(const RunFlags& flags, Engine& engine, Request request) {
     if (!flags.engine.quiet) print_stats(*completion);
     messages.push_back({"assistant", completion->text});
     last = document(flags, engine, *completion);
+    if (person && completion->finish_reason == FinishReason::kCancelled) forget_interrupt();
   }
   return last.is_null() ? Status() : write_json(flags.engine.json, last);
 }
@@ -123,7 +128,7 @@ Status run_command(int argc, const char* const* argv) {
        "segue run -m model.gguf -p 'x = 1' --spec off --json - --logits-hash"});
   flags.engine.declare(args);
   args.text("-p,--prompt", flags.prompt, "prompt text (with --chat: the first message)")
-      .text("--prompt-file", flags.prompt_file,
+      .path("--prompt-file", flags.prompt_file,
             "read the prompt from this file (-: standard input)")
       .flag("--chat", flags.chat,
             "a conversation in the model's chat format; messages are lines of standard input")
@@ -157,9 +162,9 @@ Status run_command(int argc, const char* const* argv) {
     if (!text.ok()) return text.error();
     request.prompt = std::move(text).value();
   }
-  for (const std::string& path : {flags.engine.json, flags.engine.trace}) {
-    if (Status status = check_writable(path); !status.ok()) return status;
-  }
+  if (Status status = flags.engine.check_outputs({"--prompt-file", flags.prompt_file});
+      !status.ok())
+    return status;
   EngineOptions options = flags.engine.options();
   options.cancel = &interrupted();
   options.load_progress = progress_bar("loading", flags.engine.quiet);

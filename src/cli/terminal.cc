@@ -62,6 +62,11 @@ const std::atomic<bool>& interrupted() {
   return g_interrupted;
 }
 
+void forget_interrupt() {
+  g_signal = 0;
+  g_interrupted = false;
+}
+
 int interrupting_signal() { return g_signal; }
 
 std::string file_name(const std::string& path) {

@@ -21,6 +21,9 @@ std::function<void(double fraction)> progress_bar(std::string_view what, bool qu
 /// called.
 const std::atomic<bool>& interrupted();
 
+/// As if Ctrl-C had not been pressed.
+void forget_interrupt();
+
 /// The signal that interrupted the program, or 0.
 int interrupting_signal();
 

@@ -55,6 +55,14 @@ GenerationStats stats_of(const engine::Sequence& sequence, std::int64_t prefille
   return stats;
 }
 
+/// Without control characters: what a file says of itself must not drive a terminal.
+std::string printable(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return text;
+}
+
 }  // namespace
 
 struct Engine::Impl {
@@ -80,6 +88,7 @@ struct Engine::Impl {
   Status run(std::deque<InFlight>& waiting, std::vector<std::optional<Result<Completion>>>& results,
              bool keep_warm);
   Status step(std::vector<std::unique_ptr<InFlight>>& active);
+  Result<attention::Plan> verify_plan(int kind) const;
 };
 
 /// Checks a request and makes it a sequence that is not yet admitted.
@@ -224,6 +233,24 @@ Status Engine::Impl::run(std::deque<InFlight>& waiting,
   return {};
 }
 
+/// A verify step at the end of the context, in the layers of this kind. Fails when a kernel was
+/// forced that cannot run them.
+Result<attention::Plan> Engine::Impl::verify_plan(int kind) const {
+  const engine::LoopOptions& set = loop->options();
+  const attention::SequenceRows rows{std::max<std::int64_t>(0, context - set.decode_rows),
+                                     set.decode_rows, false};
+  attention::PlanInput input;
+  input.shape = runtime->model->attention_shape(kind, options.kv, set.page_size);
+  input.sequences = std::span(&rows, 1);
+  input.policy = policy;
+  input.decode_rows = set.decode_rows;
+  input.kernel = set.kernel;
+  attention::Plan plan;
+  if (Status status = attention::plan(input, runtime->model->device(), plan); !status.ok())
+    return status.error();
+  return plan;
+}
+
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
 
@@ -268,6 +295,10 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   Result<std::unique_ptr<engine::Loop>> loop = engine::Loop::create(*impl->runtime, loop_options);
   if (!loop.ok()) return loop.error();
   impl->loop = std::move(loop).value();
+  for (std::size_t kind = 0; kind < impl->runtime->model->config().kinds.size(); ++kind) {
+    const Result<attention::Plan> plan = impl->verify_plan(static_cast<int>(kind));
+    if (!plan.ok()) return usage(plan.error().message);
+  }
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
@@ -306,28 +337,14 @@ std::vector<Result<Completion>> Engine::generate_batch(std::span<const Request> 
 
 std::string Engine::start_line() const {
   const model::LanguageModel& model = *impl_->runtime->model;
-  std::string line = fmt::format(
-      "{} ({}) on {}, {}, {} threads, KV {}", model.config().name, model.config().architecture,
-      model.device().name, core::isa_name(model.isa()), threads(), kv_type_name(impl_->options.kv));
-  const engine::LoopOptions& loop_options = impl_->loop->options();
+  std::string line =
+      fmt::format("{} ({}) on {}, {}, {} threads, KV {}", printable(model.config().name),
+                  model.config().architecture, model.device().name, core::isa_name(model.isa()),
+                  threads(), kv_type_name(impl_->options.kv));
   for (std::size_t kind = 0; kind < model.config().kinds.size(); ++kind) {
-    attention::PlanInput input;
-    input.shape =
-        model.attention_shape(static_cast<int>(kind), impl_->options.kv, loop_options.page_size);
-    const attention::SequenceRows rows{
-        std::max<std::int64_t>(0, impl_->context - loop_options.decode_rows),
-        loop_options.decode_rows, false};
-    input.sequences = std::span(&rows, 1);
-    input.policy = impl_->policy;
-    input.decode_rows = loop_options.decode_rows;
-    input.kernel = loop_options.kernel;
-    attention::Plan plan;
-    const Status status = attention::plan(input, model.device(), plan);
-    line += status.ok() ? fmt::format("; verify steps ({} layers): {}, {} path",
-                                      model.config().kinds[kind].name, plan.kernel->name,
-                                      attention::path_name(plan.verdict.path))
-                        : fmt::format("; verify steps ({} layers): {}",
-                                      model.config().kinds[kind].name, status.error().message);
+    const attention::Plan plan = impl_->verify_plan(static_cast<int>(kind)).value();
+    line += fmt::format("; verify steps ({} layers): {}, {} path", model.config().kinds[kind].name,
+                        plan.kernel->name, attention::path_name(plan.verdict.path));
   }
   std::string names;
   for (const speculate::Drafter* drafter : impl_->loop->drafters(SpecMode::kAuto).value())
