@@ -252,10 +252,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     const int slot = is_v ? kKSlots + v_slot : k_slot;
     const std::uint32_t barrier = barriers + 8 * slot;
     const std::uint32_t bytes = static_cast<std::uint32_t>(args.piece * TileType::kLineBytes);
-    // (At head_dim 512 natural pages leave no register for a choice.)
-    const bool choose = !(TileType::kNatural && TileType::kSplit == 2);
-    const std::uint64_t policy =
-        choose && item.reread ? policy_evict_normal() : policy_evict_first();
+    const std::uint64_t policy = item.reread ? policy_evict_normal() : policy_evict_first();
     if ((lane & 15) == 0 && votes != 0)
       barrier_expect(barrier, static_cast<std::uint32_t>(__popc(votes)) * bytes);
     __syncwarp();
