@@ -5,6 +5,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 nvcc=${1:-nvcc}
+# Part of a kernel's name = bytes that it may spill; docs/kernels/cuda-decode.md says why.
+allowed=("4TileILi512E13__nv_bfloat16LNS1_7VariantE0ELb1E=4" "4TileILi512E6__halfLNS1_7VariantE0ELb1E=4")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
@@ -19,12 +21,23 @@ for source in src/attention/cuda/decode_*.cu; do
     grep -E 'C75[0-9]+' "$work/log"
     failed=1
   fi
-  if grep -E 'bytes spill stores' "$work/log" | grep -qv ' 0 bytes spill stores, 0 bytes spill loads'; then
-    echo "$source: kernels that spill:"
-    grep -B2 -E 'spill stores' "$work/log" | grep -B1 -A1 -E '[1-9][0-9]* bytes spill' | grep -E 'Function|spill'
+  if ! python3 - "$work/log" "$source" "${allowed[@]}" <<'PYTHON'; then
+import re
+import sys
+
+log, source, *allowed = sys.argv[1:]
+limits = {name: int(limit) for name, limit in (entry.split("=") for entry in allowed)}
+properties = re.findall(r"Function properties for (\S+)\n.*?(\d+) bytes spill stores, (\d+) bytes spill loads",
+                        open(log).read())
+found = [(name, int(stores), int(loads)) for name, stores, loads in properties
+         if max(int(stores), int(loads)) > max((limit for part, limit in limits.items() if part in name), default=0)]
+for name, stores, loads in found:
+    print(f"{source}: {name} spills: {stores} bytes stored, {loads} loaded")
+sys.exit(1 if found else 0)
+PYTHON
     failed=1
   fi
 done
 [ "$kernels" -gt 0 ] || { echo "no kernel was compiled"; exit 1; }
-[ "$failed" -eq 0 ] && echo "$kernels kernels, no spills"
+[ "$failed" -eq 0 ] && echo "$kernels kernels, no spills but those that are listed"
 exit "$failed"

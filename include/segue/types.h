@@ -33,8 +33,8 @@ struct Sampling {
   std::uint64_t seed = 0;
 };
 
-/// Which drafter proposes tokens: prompt lookup, an assistant that reads the target's cache, a small
-/// model. kAuto lets the controller decide among those there are, 0 drafts included.
+/// Which drafter proposes tokens: prompt lookup, an assistant that reads the target's cache, a
+/// small model. kAuto lets the controller decide among those there are, 0 drafts included.
 enum class SpecMode : std::uint8_t { kOff, kNgram, kMtp, kDraft, kAuto };
 
 constexpr std::string_view spec_mode_name(SpecMode mode) {
