@@ -103,7 +103,7 @@ TEST_F(Cli, FailuresExitWithOneAndNameTheThing) {
   std::ofstream(text) << "this is not a model";
   for (const auto& [arguments, part] : std::vector<std::pair<std::string, std::string>>{
            {"run -m /nonexistent.gguf -p x", "/nonexistent.gguf"},
-           {"run -m / -p x", "regular file"},
+           {"run -m / -p x", "config.json"},
            {"run -m " + empty + " -p x", "empty.gguf"},
            {"run -m " + text + " -p x", "text.gguf"},
            {"inspect " + text, "text.gguf"},

@@ -236,7 +236,7 @@ TEST(ModelFile, RefusesWhatTheForwardPassCannotRun) {
   EXPECT_THAT(error_of(extra), HasSubstr("blk.0.attn_q.bias"));
   TinyModel unknown;
   unknown.architecture = "mamba";
-  EXPECT_THAT(error_of(tiny_writer(unknown)), HasSubstr("gemma3, llama"));
+  EXPECT_THAT(error_of(tiny_writer(unknown)), HasSubstr("gemma3, gemma4, llama"));
   TinyModel odd_heads;
   odd_heads.q_heads = 3;
   EXPECT_THAT(error_of(tiny_writer(odd_heads)), HasSubstr("3 query heads on 2 kv heads"));
