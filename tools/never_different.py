@@ -3,9 +3,10 @@
 """Records the matrix behind "never different" on a real model through `segue batch`.
 
 Prompts x sampling {greedy, T 0.8 with top-p 0.95, the same with a repetition penalty} x speculation {off, ngram 1, 2, 4,
-8, with --assistant mtp 1, 2, 4, 8, with --draft-model draft 4, auto} are the requests of one batch; every engine setting (threads, prefill chunk, requests in flight) runs the whole
-batch. Tokens and logits hashes must be equal in all cells of one prompt and sampling. The file is written after every
-setting; settings that it holds already are not run again, so a long record can be made in pieces of one build.
+8, with --assistant mtp 1, 2, 4, 8, with --draft-model draft 4, auto} are the requests of one batch; every engine setting
+(threads, prefill chunk, requests in flight) runs the whole batch. Tokens and logits hashes must be equal in all cells of
+one prompt and sampling. The file is written after every setting; settings that it holds already are not run again, so a
+long record can be made in pieces of one build.
 
   python3 tools/never_different.py --segue build/release/bin/segue -m model.gguf --json out.json
 """
@@ -36,11 +37,12 @@ SHORT = [
 ]
 
 
-def prompts(text_file):
+def prompts(text_file, longest, slices):
     with open(text_file, encoding="utf-8") as file:
         text = file.read()
-    long_text = (text * (60000 // len(text) + 1))
-    return SHORT + [long_text[:4000], long_text[:34000]]
+    repeated = text * (longest // len(text) + 1)
+    cuts = [text[i * len(text) // slices:][:1500] for i in range(slices)]
+    return SHORT + cuts + [repeated[:4000], repeated[:longest]]
 
 
 def main():
@@ -51,6 +53,8 @@ def main():
     parser.add_argument("--draft-model", help="a small model with the same vocabulary: adds draft")
     parser.add_argument("--ctx", default="16384")
     parser.add_argument("--text", required=True, help="a text for the long prompts")
+    parser.add_argument("--longest", type=int, default=34000, help="characters of the longest prompt")
+    parser.add_argument("--slices", type=int, default=0, help="as many more prompts, cut from the text")
     parser.add_argument("--settings", default=",".join(f"{t}:{c}:{b}" for t in (2, 1) for c in (512, 64) for b in (7, 2, 1)),
                         help="threads:chunk:in-flight, comma-separated")
     parser.add_argument("--tokens", type=int, default=16)
@@ -58,7 +62,7 @@ def main():
     args = parser.parse_args()
 
     build = subprocess.run([args.segue, "--version"], check=True, capture_output=True, text=True).stdout.strip()
-    all_prompts = prompts(args.text)
+    all_prompts = prompts(args.text, args.longest, args.slices)
     specs = SPECS + (MTP_SPECS if args.assistant else []) + (DRAFT_SPECS if args.draft_model else []) + AUTO
     models = ["-m", args.model]
     models += ["--assistant", args.assistant] if args.assistant else []
