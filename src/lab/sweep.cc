@@ -278,7 +278,6 @@ class Group {
 
   core::Json cell_json(const Cell& cell) const {
     const Plan& plan = cell.plan;
-    const attention::Shape& shape = plan.shape;
     const std::int64_t bytes = kv_bytes(cell);
     const double us = median(cell.us);
     const double gbps = static_cast<double>(bytes) / us / 1e3;
