@@ -22,6 +22,9 @@ namespace {
 
 constexpr double kMemoryShare =
     0.9;  // of the machine's memory that weights and cache together may reserve
+// Verify rows whose logits have their memory from the start; a first step that pays for it looks
+// several times as expensive as it is.
+constexpr std::int64_t kReservedRows = 64;
 
 }  // namespace
 
@@ -53,6 +56,8 @@ Result<std::unique_ptr<Loop>> Loop::create(Runtime& runtime, const LoopOptions& 
   if (!specs.ok()) return specs.error();
   Result<kv::Cache> cache = kv::Cache::create(std::move(specs).value(), cache_options);
   if (!cache.ok()) return cache.error();
+  runtime.model->reserve_logits(std::min<std::int64_t>(
+      kReservedRows, std::int64_t{options.max_sequences} * (1 + speculate::kMaxDraft)));
   auto loop = std::unique_ptr<Loop>(new Loop(runtime, options, std::move(cache).value()));
   if (Status status = loop->add_drafters(cache_options.budget_bytes - loop->cache_.bytes());
       !status.ok()) {

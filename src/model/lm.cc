@@ -102,6 +102,10 @@ void LanguageModel::embed_token(std::int32_t token, float* out) const {
     m.ew.scale(out, m.config.embedding_scale, m.config.hidden, out);
 }
 
+void LanguageModel::reserve_logits(std::int64_t rows) {
+  grow(impl_->logits, rows * impl_->config.vocab);
+}
+
 Result<StepOutput> LanguageModel::forward(const StepInput& input) {
   Impl& m = *impl_;
   std::int64_t count = 0;

@@ -106,6 +106,10 @@ class LanguageModel {
   /// The row that `token` (in [0, vocab)) puts into the first layer, scaled.
   void embed_token(std::int32_t token, float* out /*[hidden]*/) const;
 
+  /// Takes the memory for so many rows of logits now, the largest buffer of a step. Otherwise the
+  /// first step with more rows than any before pays for it.
+  void reserve_logits(std::int64_t rows);
+
   /// One step. Rows of a sequence never influence another's, and their bits depend on nothing but
   /// the tokens before them. Fails only when a kernel is forced that cannot run a group's shape.
   Result<StepOutput> forward(const StepInput& input);

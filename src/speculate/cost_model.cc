@@ -36,7 +36,7 @@ constexpr std::array<Prior, kFirstRowCount> kPriors{{
 }};
 // Of the step from one row count to the next, from the common line: tiles that fill up, kernels
 // that change. What is learnt about 4 and 9 rows so bounds what 5 to 8 may cost.
-constexpr double kRowCountDeviation = 0.05;
+constexpr double kRowCountDeviation = 0.03;
 constexpr double kFar = 4.0;  // standard deviations from what was expected: disturbed, or a change
 constexpr double kDrift = 0.003;  // of a coefficient's prior deviation, per observation
 constexpr int kRowCounts = 24;  // 2 .. 16, then a bin per quarter of a doubling up to 80, then one
