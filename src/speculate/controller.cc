@@ -22,6 +22,9 @@ constexpr double kBaselineShare = 0.02;
 constexpr double kWorthLearning = 0.25;
 // A kernel's cost is taken to change once in so many steps.
 constexpr double kChangeSteps = 2000;
+// Where no drafts are clearly best, nothing is weighed for so many steps: weighing takes ten
+// microseconds and more, which counts beside a step of a small model.
+constexpr int kRestSteps = 4;
 // Over so many steps a better choice would pay: as many as there have been, which is all that is
 // known of the future.
 constexpr double kShortestHorizon = 32;
@@ -126,12 +129,41 @@ std::size_t Controller::best_proven(const std::vector<Member>& members,
   return stay ? last : best;
 }
 
+/// Does a decision for no drafts still stand, for the same offers?
+bool Controller::rests(std::span<const DraftOffer> offers) {
+  const auto same = [](const DraftOffer& a, const DraftOffer& b) {
+    return a.sequence == b.sequence && a.available == b.available && a.kind == b.kind &&
+           a.grade == b.grade;
+  };
+  if (rest_ > 0 && std::ranges::equal(offers, rested_, same)) {
+    --rest_;
+    return true;
+  }
+  rest_ = 0;
+  return false;
+}
+
+/// Is every choice with drafts slower than none even where it is better by all that is not known?
+bool Controller::hopeless(const std::vector<Member>& members,
+                          const std::vector<Choice>& choices) const {
+  const Choice& off = choices[0];
+  return std::ranges::all_of(choices, [&](const Choice& choice) {
+    if (choice.shape.extra_rows() == 0) return true;
+    double tokens = choice.tokens;
+    for (std::size_t i = 0; i < members.size(); ++i)
+      tokens += members[i].source(choice.drafts[i]).tokens_error(choice.drafts[i].draft, 0);
+    const double error_us = CostModel::difference_error_us(choice.step, off.step);
+    return tokens < off.rate() * (choice.us - error_us);
+  });
+}
+
 void Controller::decide(std::span<const DraftOffer> offers, std::span<Decision> decisions) {
   CHECK(decisions.size() == offers.size());
   probing_ = false;
   probe_tokens_ = 0;
   probe_draft_us_ = 0;
-  if (offers.empty()) return;
+  std::ranges::fill(decisions, Decision{});
+  if (offers.empty() || rests(offers)) return;
   const std::vector<Member> members = members_of(offers);
   Choice chosen;
   bool probe = false;
@@ -155,6 +187,11 @@ void Controller::decide(std::span<const DraftOffer> offers, std::span<Decision> 
     probe = better != nullptr;
     if (probe) probe_token_us_ = 1 / best.rate();
     chosen = probe ? *better : best;
+    if (!probe && baseline_measured_ && chosen.shape.extra_rows() == 0 &&
+        hopeless(members, choices)) {
+      rest_ = kRestSteps;
+      rested_.assign(offers.begin(), offers.end());
+    }
     last_choices_ = std::move(choices);
   }
   probing_ = last_was_probe_ = probe;

@@ -165,6 +165,8 @@ class Controller {
   bool proven(const std::vector<Member>& members, const Choice& choice, const Choice& off) const;
   std::size_t best_proven(const std::vector<Member>& members,
                           const std::vector<Choice>& choices) const;
+  bool rests(std::span<const DraftOffer> offers);
+  bool hopeless(const std::vector<Member>& members, const std::vector<Choice>& choices) const;
   void charge(double loss_us, double alone_us);
   core::Json describe(const Choice& choice) const;
 
@@ -188,6 +190,8 @@ class Controller {
   std::int64_t probes_ = 0;
   double probe_loss_us_ = 0;
   double total_us_ = 0;
+  int rest_ = 0;                    // steps that go without drafts before anything is weighed again
+  std::vector<DraftOffer> rested_;  // of the step in which that was decided
   Choice last_chosen_;
   std::vector<Choice> last_choices_;
   bool last_was_probe_ = false;

@@ -139,6 +139,7 @@ std::vector<Controller::Choice> Controller::choices_for(const std::vector<Member
     }
   }
   std::vector<Choice> choices;
+  choices.reserve(static_cast<std::size_t>((kDraftKinds + 2) * limit + 5));
   std::vector<Pick> drafts(members.size());
   choices.push_back(evaluate(members, drafts));
   const double rate = choices[0].rate();

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <utility>
 
+#include "core/check.h"
+
 namespace segue::speculate {
 namespace {
 
@@ -35,12 +37,15 @@ constexpr std::array<Prior, kFirstRowCount> kPriors{{
     {0.005, 0.03},  // each extra row over one depth unit
 }};
 // Of the step from one row count to the next, from the common line: tiles that fill up, kernels
-// that change. What is learnt about 4 and 9 rows so bounds what 5 to 8 may cost.
+// that change. The row counts are a random walk, so what is learnt about 4 and 9 rows bounds what 5
+// to 8 may cost.
 constexpr double kRowCountDeviation = 0.03;
 constexpr double kFar = 4.0;  // standard deviations from what was expected: disturbed, or a change
-constexpr double kDrift = 0.003;  // of a coefficient's prior deviation, per observation
+constexpr double kDrift = 0.003;  // of the prior deviations, per observation
 constexpr int kRowCounts = 24;  // 2 .. 16, then a bin per quarter of a doubling up to 80, then one
 constexpr double kDepthUnit = 4096;
+
+double square(double x) { return x * x; }
 
 int row_count_bin(int rows) {
   if (rows <= 16) return rows - 2;  // -1: one row
@@ -55,7 +60,7 @@ DriftingFit::Prediction step_features(const StepShape& shape, double depth_unit)
   f.put(kBase, 1);
   f.put(kBatch, shape.batch - 1);
   f.put(kDepth, shape.depth / depth_unit);
-  for (int bin = 0; bin <= row_count_bin(shape.rows); ++bin) f.put(kFirstRowCount + bin, 1);
+  if (shape.rows > 1) f.put(kFirstRowCount + row_count_bin(shape.rows), 1);
   if (shape.extra_rows() == 0) return f;
   f.put(kAnyVerify, 1);
   f.put(kExtraRow, shape.extra_rows());
@@ -98,18 +103,11 @@ StepShape shape_of(std::span<const StepRows> sequences) {
   return shape;
 }
 
-void DriftingFit::start(std::vector<double> mean, std::vector<double> deviation,
-                        std::vector<double> drift) {
-  const std::size_t n = mean.size();
+void DriftingFit::start(std::vector<double> mean, std::vector<double> prior) {
+  CHECK(prior.size() == mean.size() * mean.size());
   mean_ = std::move(mean);
-  prior_variance_.assign(n, 0);
-  drift_variance_.assign(n, 0);
-  covariance_.assign(n * n, 0);
-  for (std::size_t i = 0; i < n; ++i) {
-    prior_variance_[i] = deviation[i] * deviation[i];
-    drift_variance_[i] = drift[i] * drift[i];
-    covariance_[i * n + i] = prior_variance_[i];
-  }
+  prior_ = std::move(prior);
+  covariance_ = prior_;
 }
 
 double DriftingFit::Prediction::covariance(const Prediction& other) const {
@@ -145,14 +143,17 @@ void DriftingFit::complete(Prediction& prediction) const {
 
 void DriftingFit::widen() {
   ++changes_;
-  const std::size_t n = mean_.size();
-  for (std::size_t i = 0; i < n; ++i) covariance_[i * n + i] += prior_variance_[i];
+  for (std::size_t i = 0; i < covariance_.size(); ++i) covariance_[i] += prior_[i];
 }
 
 void DriftingFit::observe(Prediction expected, double us, int kind) {
   const std::size_t n = mean_.size();
+  std::array<double, kMost> drifts{};  // what is as uncertain as at first drifts no further
+  for (std::size_t i = 0; i < n; ++i) drifts[i] = covariance_[i * n + i] < prior_[i * n + i];
   for (std::size_t i = 0; i < n; ++i) {
-    if (covariance_[i * n + i] < prior_variance_[i]) covariance_[i * n + i] += drift_variance_[i];
+    const double share = kDrift * kDrift * drifts[i];
+    for (std::size_t j = 0; j < n; ++j)
+      covariance_[i * n + j] += share * drifts[j] * prior_[i * n + j];
   }
   complete(expected);
   const double expected_error_us = expected.error_us();
@@ -186,10 +187,11 @@ void DriftingFit::observe(Prediction expected, double us, int kind) {
   const auto& gain = expected.projection;
   const double variance = noise_us * noise_us + expected.covariance(expected);
   const double error = us - expected.us;
-  for (std::size_t i = 0; i < n; ++i) mean_[i] += gain[i] * error / variance;
   for (std::size_t i = 0; i < n; ++i) {
-    for (std::size_t j = 0; j < n; ++j) covariance_[i * n + j] -= gain[i] * gain[j] / variance;
-    covariance_[i * n + i] = std::max(covariance_[i * n + i], 1e-9 * prior_variance_[i]);
+    const double share = gain[i] / variance;
+    mean_[i] += share * error;
+    for (std::size_t j = 0; j < n; ++j) covariance_[i * n + j] -= share * gain[j];
+    covariance_[i * n + i] = std::max(covariance_[i * n + i], 1e-9 * prior_[i * n + i]);
   }
 }
 
@@ -243,16 +245,21 @@ void CostModel::observe_step(const StepShape& shape, double us) {
     const double per_sequence = 1.0 / shape.batch;
     scale_us_ = us;
     depth_unit_ = std::max(kDepthUnit, shape.depth * per_sequence);
-    std::vector<double> mean(kFirstRowCount + kRowCounts, 0.0);
-    std::vector<double> deviation(mean.size(), kRowCountDeviation * us);
+    constexpr std::size_t kCount = kFirstRowCount + kRowCounts;
+    std::vector<double> mean(kCount, 0.0);
+    std::vector<double> prior(kCount * kCount, 0.0);
     for (std::size_t i = 0; i < kPriors.size(); ++i) {
       const double share = i == kBase || i == kAnyVerify ? 1 : per_sequence;
       mean[i] = kPriors[i].mean * us * share;
-      deviation[i] = kPriors[i].deviation * us * share;
+      prior[i * kCount + i] = square(kPriors[i].deviation * us * share);
     }
-    std::vector<double> drift = deviation;
-    for (double& d : drift) d *= kDrift;
-    step_.start(std::move(mean), std::move(deviation), std::move(drift));
+    for (std::size_t i = kFirstRowCount; i < kCount; ++i) {
+      for (std::size_t j = kFirstRowCount; j < kCount; ++j) {
+        const auto common = static_cast<double>(1 + std::min(i, j) - kFirstRowCount);
+        prior[i * kCount + j] = common * square(kRowCountDeviation * us);
+      }
+    }
+    step_.start(std::move(mean), std::move(prior));
   }
   step_.observe(step_features(shape, depth_unit_), us, shape.extra_rows() > 0 ? 1 : 0);
 }
@@ -263,9 +270,14 @@ void CostModel::observe_draft(const DraftWork& work, double us) {
   if (!draft.started()) {
     // Tokens to read share a pass and cost less than those that are drafted one by one.
     const double each = us / (work.tokens + 0.5 + 0.1 * work.behind);
-    draft.start({0.5 * each, 0.8 * each, 0.2 * each, 0.1 * each},
-                {each, 0.5 * each, 0.5 * each, 0.1 * each},
-                {kDrift * each, kDrift * each, kDrift * each, kDrift * each});
+    constexpr std::array<Prior, 4> kDraftPriors{{{0.5, 1}, {0.8, 0.5}, {0.2, 0.5}, {0.1, 0.1}}};
+    std::vector<double> mean;
+    std::vector<double> prior(kDraftPriors.size() * kDraftPriors.size(), 0.0);
+    for (const Prior& one : kDraftPriors) {
+      prior[mean.size() * (kDraftPriors.size() + 1)] = square(one.deviation * each);
+      mean.push_back(one.mean * each);
+    }
+    draft.start(std::move(mean), std::move(prior));
   }
   draft.observe(draft_features(work), us, 0);
 }

@@ -47,14 +47,15 @@ StepShape shape_of(std::span<const StepRows> sequences);
 /// Least squares with forgetting for few features: mean and covariance of the coefficients.
 class DriftingFit {
  public:
-  static constexpr std::size_t kMost = 32;  // coefficients
+  static constexpr std::size_t kMost = 32;     // coefficients
+  static constexpr std::size_t kFeatures = 8;  // of one observation
   struct Feature {
     int index;
     double value;
   };
-  /// At most kMost features, and what the fit makes of them.
+  /// The features that are not zero, and what the fit makes of them.
   struct Prediction {
-    std::array<Feature, kMost> features;
+    std::array<Feature, kFeatures> features;
     std::size_t count = 0;
     double us = 0;
     std::array<double, kMost> projection;  // covariance of every coefficient with `us`
@@ -64,9 +65,8 @@ class DriftingFit {
     double error_us() const;
   };
 
-  /// Starts over with independent coefficients; `drift` is the standard deviation of a
-  /// coefficient's change from one observation to the next.
-  void start(std::vector<double> mean, std::vector<double> deviation, std::vector<double> drift);
+  /// Starts over. `prior`: covariance of the coefficients, [coefficients, coefficients].
+  void start(std::vector<double> mean, std::vector<double> prior);
   bool started() const { return !mean_.empty(); }
 
   double mean(const Prediction& features) const;
@@ -81,9 +81,8 @@ class DriftingFit {
 
  private:
   void widen();
-  std::vector<double> mean_;  // [coefficients]
-  std::vector<double> prior_variance_;
-  std::vector<double> drift_variance_;
+  std::vector<double> mean_;        // [coefficients]
+  std::vector<double> prior_;       // [coefficients, coefficients]
   std::vector<double> covariance_;  // [coefficients, coefficients]
   double noise_ = 0.05;
   std::array<int, 2> suspicious_{};  // by kind: observations in a row that were far too long
