@@ -11,8 +11,10 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
 kernels=0
-for source in src/attention/cuda/decode_*.cu; do
-  "$nvcc" -std=c++20 -gencode=arch=compute_90a,code=sm_90a --expt-relaxed-constexpr -DSEGUE_CUDA \
+for source in src/attention/cuda/decode_*.cu src/attention/cuda/sm80/decode_*.cu src/attention/cuda/reduce.cu; do
+  target=90a
+  [[ $source == */decode_* && $source != */sm80/* ]] || target=80
+  "$nvcc" -std=c++20 -gencode=arch=compute_$target,code=sm_$target --expt-relaxed-constexpr -DSEGUE_CUDA \
     -Isrc -Iinclude -Xptxas -v -cubin -o "$work/out.cubin" "$source" >"$work/log" 2>&1 ||
     { cat "$work/log"; exit 1; }
   kernels=$((kernels + $(grep -c 'Compiling entry function' "$work/log")))

@@ -1,20 +1,71 @@
 // SPDX-License-Identifier: Apache-2.0
-// The unit rule and the limits of the kernels in attention/cuda.
+// Which GPU has which kernels of attention/cuda, their unit rule and their limits.
 #include "attention/gpu.h"
+
+#include <algorithm>
+#include <array>
 
 #include <fmt/format.h>
 
+#include "attention/kernel.h"
+
 namespace segue::attention {
 
-DeviceFacts gpu_device(const device::GpuFacts& gpu, const Shape& shape) {
+namespace {
+
+struct FamilyRow {
+  GpuFamily family;
+  std::string_view range;
+  int first;  // compute capabilities, ten times the number
+  int last;
+  int lines;  // head dims are multiples of it
+};
+
+constexpr int kLatest = 1 << 20;
+/// Best first.
+constexpr std::array kFamilies{FamilyRow{GpuFamily::kSm90, "9.0", 90, 90, 64},
+                               FamilyRow{GpuFamily::kSm80, "8.0 and later", 80, kLatest, 16}};
+
+int capability_of(const device::GpuFacts& gpu) { return 10 * gpu.major + gpu.minor; }
+
+bool allows(const FamilyRow& row, int capability) {
+  return capability >= row.first && capability <= row.last;
+}
+
+GpuFamily family_of(const device::GpuFacts& gpu, const Shape& shape) {
+  for (const FamilyRow& row : kFamilies) {
+    if (allows(row, capability_of(gpu)) && shape.head_dim % row.lines == 0) return row.family;
+  }
+  return GpuFamily::kNone;
+}
+
+}  // namespace
+
+std::string_view family_range(GpuFamily family) {
+  for (const FamilyRow& row : kFamilies) {
+    if (row.family == family) return row.range;
+  }
+  return "none";
+}
+
+bool runs_family(const device::GpuFacts& gpu, GpuFamily family) {
+  return std::ranges::any_of(kFamilies, [&](const FamilyRow& row) {
+    return row.family == family && allows(row, capability_of(gpu));
+  });
+}
+
+DeviceFacts gpu_device(const device::GpuFacts& gpu, const Shape& shape, const Kernel* forced) {
   const bool wide = shape.head_dim >= 256;
   DeviceFacts facts;
   facts.kind = DeviceKind::kCuda;
+  facts.family = forced != nullptr && forced->family != GpuFamily::kNone ? forced->family
+                                                                         : family_of(gpu, shape);
   facts.name = gpu.name;
   facts.multiprocessors = gpu.multiprocessors;
-  facts.residents = shape.head_dim > 256 ? 1 : 2;
+  const bool sm80 = facts.family == GpuFamily::kSm80;
+  facts.residents = shape.head_dim > (sm80 ? 128 : 256) ? 1 : 2;
   facts.workgroups = gpu.multiprocessors * facts.residents;
-  facts.max_tile_rows = shape.head_dim > 256 ? 64 : 128;
+  facts.max_tile_rows = sm80 || shape.head_dim > 256 ? 64 : 128;
   facts.unit_granule = wide ? 32 : 64;
   facts.min_unit = shape.window > 0 || shape.kv_heads < 4 ? facts.unit_granule : 64;
   facts.unit_steps = 8;
@@ -36,11 +87,24 @@ DeviceFacts gpu_device(const device::GpuFacts& gpu, const Shape& shape) {
   return facts;
 }
 
-Status check_gpu(const device::GpuFacts& gpu) {
-  if (gpu.major == 9 && gpu.minor == 0) return {};
-  return Error{ErrorCode::kUnsupported,
-               fmt::format("{} has compute capability {}.{}; the attention kernels are for 9.0",
-                           gpu.name, gpu.major, gpu.minor)};
+kv::Layout gpu_layout(const Shape& shape) {
+  constexpr int kLine = 64;  // dims of the swizzled layout that lie together
+  return shape.head_dim % kLine == 0 ? kv::Layout::kSwizzled8 : kv::Layout::kHeadMajor;
+}
+
+Status check_gpu(const device::GpuFacts& gpu, const Kernel* forced) {
+  if (family_of(gpu, {.head_dim = 64}) == GpuFamily::kNone) {
+    return Error{ErrorCode::kUnsupported,
+                 fmt::format("{} has compute capability {}.{}; the attention kernels are for {}",
+                             gpu.name, gpu.major, gpu.minor, family_range(GpuFamily::kSm80))};
+  }
+  if (forced != nullptr && forced->device == DeviceKind::kCuda &&
+      !runs_family(gpu, forced->family)) {
+    return Error{ErrorCode::kUnsupported,
+                 fmt::format("kernel '{}' is for compute capability {}; {} has {}.{}", forced->name,
+                             family_range(forced->family), gpu.name, gpu.major, gpu.minor)};
+  }
+  return {};
 }
 
 }  // namespace segue::attention

@@ -48,6 +48,7 @@ struct Kernel {
   std::string_view bits_class;  // instruction sequence and unit rule
   DeviceKind device = DeviceKind::kCpu;
   core::IsaLevel isa = core::IsaLevel::kPortable;    // CPU rows: needs this level
+  GpuFamily family = GpuFamily::kNone;               // GPU rows: which GPUs it is for (gpu.h)
   bool (*supports)(const Shape&) = nullptr;          // pure, host only
   void (*launch)(const Params&, Stream&) = nullptr;  // CPU rows
   void (*launch_on_gpu)(const DeviceParams&, device::Stream&) = nullptr;  // GPU rows

@@ -32,12 +32,14 @@ Status choose_kernel(const PlanInput& input, const DeviceFacts& device, Plan& ou
                       input.shape.head_dim, kv_type_name(input.shape.kv),
                       kv::layout_name(input.shape.layout), input.shape.page_size)};
     }
+    CHECK(input.kernel->family == device.family || input.kernel->family == GpuFamily::kNone);
     out.kernel = input.kernel;
     write(out.kernel_reason, "forced");
     return {};
   }
   for (const Kernel* kernel : kernels()) {
-    if (kernel->device != device.kind || !kernel->supports(input.shape)) continue;
+    if (kernel->device != device.kind || kernel->family != device.family) continue;
+    if (!kernel->supports(input.shape)) continue;
     out.kernel = kernel;
     write(out.kernel_reason, "first of the table that supports the shape on this machine");
     return {};

@@ -50,10 +50,13 @@ struct SequenceRows {
 };
 
 enum class DeviceKind : std::uint8_t { kCpu, kCuda };
+/// Kernels written for one kind of GPU; gpu.h says which GPU has which.
+enum class GpuFamily : std::uint8_t { kNone, kSm80, kSm90 };
 
 /// Everything planning may know about a device; read once, never queried while planning.
 struct DeviceFacts {
   DeviceKind kind = DeviceKind::kCpu;
+  GpuFamily family = GpuFamily::kNone;  // of the kernels that these facts are for
   std::string name;
   int workgroups = 1;       // that run at once: threads on a CPU, resident blocks on a GPU
   int residents = 1;        // of them that share one multiprocessor's bandwidth

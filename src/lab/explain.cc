@@ -32,7 +32,8 @@ const attention::Kernel kAbsent = {.name = "none: this build has no CUDA",
                                    .supports = [](const attention::Shape&) { return true; }};
 
 /// This machine's GPU, or the one that was named.
-Status find_gpu(const ExplainOptions& options, Explained& explained) {
+Status find_gpu(const ExplainOptions& options, const attention::Kernel* forced,
+                Explained& explained) {
   const Result<device::GpuFacts> here =
       options.device_facts.empty() ? device::current_gpu_facts()
                                    : Result<device::GpuFacts>(Error{ErrorCode::kNotFound, ""});
@@ -42,7 +43,8 @@ Status find_gpu(const ExplainOptions& options, Explained& explained) {
                 : parse_gpu(options.device_facts.empty() ? kAssumedGpu
                                                          : std::string_view(options.device_facts));
   if (!gpu.ok()) return gpu.error();
-  explained.device = attention::gpu_device(*gpu, options.shape.shape);
+  if (Status status = attention::check_gpu(*gpu, forced); !status.ok()) return status;
+  explained.device = attention::gpu_device(*gpu, options.shape.shape, forced);
   return {};
 }
 
@@ -55,10 +57,12 @@ Result<Explained> make_plan(const ExplainOptions& given) {
   ExplainOptions options = given;
   Explained explained;
   attention::PlanInput input;
+  const Result<const attention::Kernel*> kernel = forced_kernel(options.kernel, options.device);
+  if (!kernel.ok()) return kernel.error();
   if (options.device == attention::DeviceKind::kCuda) {
     if (options.shape.shape.layout == kv::Layout::kTiled16)
-      options.shape.shape.layout = kv::Layout::kSwizzled8;
-    if (Status status = find_gpu(options, explained); !status.ok()) return status.error();
+      options.shape.shape.layout = attention::gpu_layout(options.shape.shape);
+    if (Status status = find_gpu(options, *kernel, explained); !status.ok()) return status.error();
 #ifndef SEGUE_CUDA
     input.kernel = &kAbsent;
 #endif
@@ -79,8 +83,6 @@ Result<Explained> make_plan(const ExplainOptions& given) {
   input.sequences = sequences;
   input.policy = options.policy;
   input.decode_rows = options.decode_rows;
-  const Result<const attention::Kernel*> kernel = forced_kernel(options.kernel, options.device);
-  if (!kernel.ok()) return kernel.error();
   if (*kernel != nullptr) input.kernel = *kernel;
   if (Status status = attention::plan(input, explained.device, explained.plan); !status.ok()) {
     return status.error();
@@ -118,10 +120,12 @@ std::vector<KernelRow> kernel_rows(std::optional<attention::DeviceKind> device) 
   for (const attention::Kernel& kernel : attention::cpu_kernels()) {
     rows.push_back({&kernel, kv_types(kernel), core::isa_available(kernel.isa)});
   }
+  const Result<device::GpuFacts> gpu = device::current_gpu_facts();
   for (const attention::Kernel* kernel : attention::kernels()) {
     const bool listed =
         std::ranges::any_of(rows, [&](const KernelRow& row) { return row.kernel == kernel; });
-    const bool here = kernel->device == attention::DeviceKind::kCpu || device::gpu_count() > 0;
+    const bool here = kernel->device == attention::DeviceKind::kCpu ||
+                      (gpu.ok() && attention::runs_family(*gpu, kernel->family));
     if (!listed) rows.push_back({kernel, kv_types(*kernel), here});
   }
   if (device.has_value()) {
@@ -132,7 +136,7 @@ std::vector<KernelRow> kernel_rows(std::optional<attention::DeviceKind> device) 
 
 std::string missing(const attention::Kernel& kernel) {
   return kernel.device == attention::DeviceKind::kCuda
-             ? "no: needs a GPU"
+             ? fmt::format("no: needs a GPU of {}", attention::family_range(kernel.family))
              : fmt::format("no: needs {}", core::isa_name(kernel.isa));
 }
 

@@ -49,6 +49,8 @@ constexpr std::array kCases{
     Case{"4,1,256", 4, 1, 256, 0, 16, 32'760},
     Case{"16,1,512", 16, 1, 512, 0, 8, 5000},
     Case{"6,2,64,700", 6, 2, 64, 700, 32, 3000, 30.0f, true},
+    Case{"32,8,96", 32, 8, 96, 0, 16, 20'000},
+    Case{"32,32,80", 32, 32, 80, 0, 24, 3000},
 };
 constexpr int kRows = 16;
 constexpr std::array kPolicies{Policy::kStock,          Policy::kPr45450, Policy::kPr47520,
@@ -218,7 +220,7 @@ Shape shape_of(const Case& spec, KvType kv) {
   shape.head_dim = spec.head_dim;
   shape.window = spec.window;
   shape.kv = kv;
-  shape.layout = kv::Layout::kSwizzled8;
+  shape.layout = attention::gpu_layout(shape);
   shape.page_size = spec.page_size;
   return shape;
 }
@@ -240,7 +242,7 @@ Result<core::Json> check(const ExactnessOptions& options, const device::GpuFacts
     input.sequences = {&row, 1};
     input.kernel = kernel;
     attention::Plan plan;
-    if (Status status = attention::plan(input, attention::gpu_device(gpu, shape), plan);
+    if (Status status = attention::plan(input, attention::gpu_device(gpu, shape, kernel), plan);
         !status.ok()) {
       return status.error();
     }
@@ -270,10 +272,10 @@ Result<core::Json> check(const ExactnessOptions& options, const device::GpuFacts
 Result<core::Json> run_gpu_exactness(const ExactnessOptions& options) {
   const Result<device::GpuFacts> gpu = device::current_gpu_facts();
   if (!gpu.ok()) return gpu.error();
-  if (Status status = attention::check_gpu(*gpu); !status.ok()) return status.error();
   const Result<const attention::Kernel*> kernel =
       forced_kernel(options.kernel, attention::DeviceKind::kCuda);
   if (!kernel.ok()) return kernel.error();
+  if (Status status = attention::check_gpu(*gpu, *kernel); !status.ok()) return status.error();
   try {
     return check(options, *gpu, *kernel);
   } catch (const device::DeviceError& error) {

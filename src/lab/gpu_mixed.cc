@@ -62,7 +62,7 @@ class MixedRun {
     Shape shape = named.shape;
     shape.kv = options.kv;
     shape.page_size = options.page_size;
-    shape.layout = options.layout.value_or(kv::Layout::kSwizzled8);
+    shape.layout = options.layout.value_or(attention::gpu_layout(shape));
     std::vector<std::int64_t> lengths;
     for (const SequenceRows& rows : step.sequences) lengths.push_back(rows.kv_len());
     world_.emplace(shape, lengths, attention::cuda::WorldOptions{});
@@ -142,11 +142,12 @@ Result<core::Json> run_mixed_steps(const SweepOptions& options, const device::Gp
       input.shape = named.shape;
       input.shape.kv = options.kv;
       input.shape.page_size = options.page_size;
-      input.shape.layout = options.layout.value_or(kv::Layout::kSwizzled8);
+      input.shape.layout = options.layout.value_or(attention::gpu_layout(named.shape));
       input.sequences = step.sequences;
       input.kernel = kernel;
       attention::Plan plan;
-      if (Status status = attention::plan(input, attention::gpu_device(gpu, input.shape), plan);
+      if (Status status =
+              attention::plan(input, attention::gpu_device(gpu, input.shape, kernel), plan);
           !status.ok()) {
         return status.error();
       }

@@ -80,7 +80,7 @@ class Group {
         read_gbps_(read_gbps) {
     shape_.kv = options.kv;
     shape_.page_size = options.page_size;
-    shape_.layout = options.layout.value_or(kv::Layout::kSwizzled8);
+    shape_.layout = options.layout.value_or(attention::gpu_layout(shape_));
     const std::int64_t seen =
         shape_.window > 0 ? std::min<std::int64_t>(shape_.window, depth) : depth;
     kv_bytes_ = seen * shape_.key_bytes() * batch;
@@ -144,7 +144,7 @@ class Group {
 
   /// Makes the cells; what cannot be planned is refused before any memory is taken.
   Status try_plans(const device::GpuFacts& gpu) {
-    const attention::DeviceFacts facts = attention::gpu_device(gpu, shape_);
+    const attention::DeviceFacts facts = attention::gpu_device(gpu, shape_, kernel_);
     for (const attention::Policy policy : options_.policies) {
       for (const int rows : options_.rows) {
         Cell& cell = cells_.emplace_back();
@@ -343,10 +343,10 @@ Result<core::Json> sweep(const SweepOptions& options, const device::GpuFacts& gp
 Result<core::Json> run_gpu_sweep(const SweepOptions& options) {
   const Result<device::GpuFacts> gpu = device::current_gpu_facts();
   if (!gpu.ok()) return gpu.error();
-  if (Status status = attention::check_gpu(*gpu); !status.ok()) return status.error();
   const Result<const attention::Kernel*> kernel =
       forced_kernel(options.kernel, attention::DeviceKind::kCuda);
   if (!kernel.ok()) return kernel.error();
+  if (Status status = attention::check_gpu(*gpu, *kernel); !status.ok()) return status.error();
   try {
     return sweep(options, *gpu, *kernel);
   } catch (const device::DeviceError& error) {

@@ -113,28 +113,30 @@ Shape shape_of(const AttentionConfig& config) {
   return shape;
 }
 
-/// Facts, threads, the policy and the forced kernel.
+/// The policy, the forced kernel, facts, threads.
 Status open_device(Layer& layer) {
   AttentionConfig& config = layer.config;
   const Result<attention::Policy> policy = attention::parse_policy(config.policy);
   if (!policy.ok()) return policy.error();
   layer.policy = *policy;
-  if (config.device == AttentionDevice::kCuda) {
+  const bool cuda = config.device == AttentionDevice::kCuda;
+  if (!config.kernel.empty()) {
+    const Result<const attention::Kernel*> kernel = attention::find_kernel(config.kernel);
+    if (!kernel.ok()) return kernel.error();
+    if ((*kernel)->device != (cuda ? DeviceKind::kCuda : DeviceKind::kCpu))
+      return usage(fmt::format("kernel '{}' is not one of this device", config.kernel));
+    layer.kernel = *kernel;
+  }
+  if (cuda) {
     const Result<device::GpuFacts> gpu = device::current_gpu_facts();
     if (!gpu.ok()) return gpu.error();
-    if (Status status = attention::check_gpu(*gpu); !status.ok()) return status;
-    layer.facts = attention::gpu_device(*gpu, layer.shape);
+    if (Status status = attention::check_gpu(*gpu, layer.kernel); !status.ok()) return status;
+    layer.facts = attention::gpu_device(*gpu, layer.shape, layer.kernel);
   } else {
     if (config.threads == 0) config.threads = core::cpu_facts().logical_cpus;
     layer.facts = attention::cpu_device(config.threads);
     layer.pool = std::make_unique<core::ThreadPool>(config.threads);
   }
-  if (config.kernel.empty()) return {};
-  const Result<const attention::Kernel*> kernel = attention::find_kernel(config.kernel);
-  if (!kernel.ok()) return kernel.error();
-  if ((*kernel)->device != layer.facts.kind)
-    return usage(fmt::format("kernel '{}' is not one of this device", config.kernel));
-  layer.kernel = *kernel;
   return {};
 }
 
@@ -329,8 +331,10 @@ Result<std::unique_ptr<Attention>> Attention::create(const AttentionConfig& conf
     Layer& layer = *impl->layer;
     layer.config = config;
     if (config.layout == KvLayout::kDevice) {
-      layer.config.layout =
-          config.device == AttentionDevice::kCuda ? KvLayout::kSwizzled8 : KvLayout::kTiled16;
+      layer.config.layout = config.device == AttentionDevice::kCpu ? KvLayout::kTiled16
+                            : attention::gpu_layout(shape_of(config)) == kv::Layout::kSwizzled8
+                                ? KvLayout::kSwizzled8
+                                : KvLayout::kHeadMajor;
     }
     layer.shape = shape_of(layer.config);
     if (Status status = validate(layer.shape); !status.ok()) return status.error();

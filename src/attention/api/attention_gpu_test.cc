@@ -89,8 +89,9 @@ TEST(AttentionApiOnAGpu, GivesTheBytesOfTheKernelsPlainLimitedAndReplayed) {
   Shape full{.q_heads = 32, .kv_heads = 4, .head_dim = 512};
   Shape slide{.q_heads = 32, .kv_heads = 16, .head_dim = 256, .window = 1024};
   Shape wide{.q_heads = 64, .kv_heads = 8, .head_dim = 128};
-  for (Shape shape : {full, slide, wide}) {
-    shape.layout = kv::Layout::kSwizzled8;
+  Shape odd{.q_heads = 32, .kv_heads = 8, .head_dim = 96};
+  for (Shape shape : {full, slide, wide, odd}) {
+    shape.layout = attention::gpu_layout(shape);
     World world(shape, std::vector<std::int64_t>{30'000, 5000, 40}, {});
     const std::vector<std::vector<SequenceRows>> steps{{{100, 1}, {0, 0}, {5, 1}},
                                                        {{29'990, 9}, {4000, 4}, {39, 1}},

@@ -11,18 +11,44 @@
 #include <random>
 
 #include "attention/cuda/harness/world.h"
+#include "attention/gpu.h"
 #include "attention/kernel.h"
 #include "attention/unit.h"
+#include "core/check.h"
 
 namespace segue::attention::cuda {
 namespace {
 
-#define SKIP_WITHOUT_GPU()                                            \
-  if (const auto gpu = device::gpu_facts(); !gpu.ok()) {              \
-    GTEST_SKIP() << gpu.error().message;                              \
-  } else if (gpu->major != 9) {                                       \
-    GTEST_SKIP() << gpu->name << " is not of compute capability 9.0"; \
+/// Every family that this GPU runs, forced where it would not be the first choice.
+class CudaAttention : public ::testing::TestWithParam<GpuFamily> {
+ protected:
+  void SetUp() override {
+    const Result<device::GpuFacts> gpu = device::gpu_facts();
+    if (!gpu.ok()) GTEST_SKIP() << gpu.error().message;
+    if (!runs_family(*gpu, GetParam())) {
+      GTEST_SKIP() << gpu->name << " is not of compute capability " << family_range(GetParam());
+    }
   }
+
+  /// The family's kernel for a shape.
+  static RunOptions as(const Shape& shape) {
+    RunOptions run;
+    for (const Kernel* kernel : kernels()) {
+      const bool fits = kernel->family == GetParam() && kernel->supports(shape);
+      if (fits && run.kernel == nullptr) run.kernel = kernel;
+    }
+    CHECK(run.kernel != nullptr);
+    return run;
+  }
+
+  static void expect_one_result(const Shape& shape, std::int64_t depth);
+};
+
+INSTANTIATE_TEST_SUITE_P(Families, CudaAttention,
+                         ::testing::Values(GpuFamily::kSm90, GpuFamily::kSm80),
+                         [](const auto& tested) {
+                           return tested.param == GpuFamily::kSm90 ? "Sm90" : "Sm80";
+                         });
 
 Shape shape_of(int q_heads, int kv_heads, int head_dim, int window = 0, KvType type = KvType::kBF16,
                int page_size = 16) {
@@ -48,8 +74,7 @@ std::vector<std::uint16_t> rows_of(const Output& output, const Shape& shape, int
   return {output.out.begin() + first * width, output.out.begin() + (first + count) * width};
 }
 
-TEST(CudaAttention, StaysWithinItsErrorBoundOn500RandomShapesWithPoisonedPages) {
-  SKIP_WITHOUT_GPU();
+TEST_P(CudaAttention, StaysWithinItsErrorBoundOn500RandomShapesWithPoisonedPages) {
   std::mt19937 random(7);
   const auto pick = [&](auto... values) {
     const std::vector<int> list{values...};
@@ -60,9 +85,11 @@ TEST(CudaAttention, StaysWithinItsErrorBoundOn500RandomShapesWithPoisonedPages) 
     const int group = pick(1, 1, 2, 2, 3, 4, 5, 7, 8, 8, 16);
     const int kv_heads = pick(1, 2, 3, 4, 8);
     Shape shape = shape_of(
-        group * kv_heads, kv_heads, pick(64, 128, 256, 512), pick(0, 0, 0, 1, 7, 100, 256, 1000),
-        round % 3 == 0 ? KvType::kF16 : KvType::kBF16, pick(8, 16, 16, 24, 32, 64, 80));
-    shape.layout = round % 2 == 0   ? kv::Layout::kSwizzled8
+        group * kv_heads, kv_heads,
+        GetParam() == GpuFamily::kSm80 ? pick(64, 80, 96, 128, 256, 512) : pick(64, 128, 256, 512),
+        pick(0, 0, 0, 1, 7, 100, 256, 1000), round % 3 == 0 ? KvType::kF16 : KvType::kBF16,
+        pick(8, 16, 16, 24, 32, 64, 80));
+    shape.layout = round % 2 == 0   ? gpu_layout(shape)
                    : round % 4 == 1 ? kv::Layout::kTokenMajor
                                     : kv::Layout::kHeadMajor;
     std::vector<SequenceRows> rows;
@@ -85,7 +112,7 @@ TEST(CudaAttention, StaysWithinItsErrorBoundOn500RandomShapesWithPoisonedPages) 
     options.softcap = static_cast<float>(pick(0, 0, 0, 30));
     options.sinks = pick(0, 0, 1) != 0;
     World world(shape, lengths, options);
-    RunOptions run;
+    RunOptions run = as(shape);
     run.lse = true;
     run.force_segments = pick(0, 0, 1, 2, 5);
     const Output output = world.run(rows, run);
@@ -100,12 +127,12 @@ TEST(CudaAttention, StaysWithinItsErrorBoundOn500RandomShapesWithPoisonedPages) 
 
 /// Every row of a block of 16 at `depth`, computed alone, in smaller blocks, split in other ways
 /// and in a batch.
-void expect_one_result(const Shape& shape, std::int64_t depth) {
+void CudaAttention::expect_one_result(const Shape& shape, std::int64_t depth) {
   SCOPED_TRACE(describe(shape) + " depth " + std::to_string(depth));
   const std::int64_t other = depth / 3 + 5;
   World world(shape, std::vector<std::int64_t>{depth + 16, other + 16, 40}, {});
   const std::vector<SequenceRows> block{{depth, 16}};
-  const Output expected = world.run(block);
+  const Output expected = world.run(block, as(shape));
   ASSERT_TRUE(world.check(block, expected).ok) << world.check(block, expected).message;
   int compared = 0;
   const auto expect_rows = [&](std::vector<SequenceRows> rows, const RunOptions& run,
@@ -118,32 +145,31 @@ void expect_one_result(const Shape& shape, std::int64_t depth) {
                             << ", segments " << run.force_segments << ": " << verdict.message;
     compared += rows[0].rows;
   };
-  for (int row = 0; row < 16; ++row) expect_rows({{depth + row, 1}}, {}, "alone");
+  for (int row = 0; row < 16; ++row) expect_rows({{depth + row, 1}}, as(shape), "alone");
   for (int count = 2; count < 16; ++count) {
-    expect_rows({{depth, count}}, {}, "fewer rows");
-    expect_rows({{depth + 16 - count, count}}, {}, "fewer rows, later");
+    expect_rows({{depth, count}}, as(shape), "fewer rows");
+    expect_rows({{depth + 16 - count, count}}, as(shape), "fewer rows, later");
   }
   for (const int segments : {1, 2, 3, 7, 1000}) {
-    RunOptions run;
+    RunOptions run = as(shape);
     run.force_segments = segments;
     expect_rows({{depth, 16}}, run, "other segments");
     expect_rows({{depth + 3, 1}}, run, "other segments");
   }
   for (const Policy policy :
        {Policy::kStock, Policy::kWhole, Policy::kSegmented, Policy::kPr45450}) {
-    RunOptions run;
+    RunOptions run = as(shape);
     run.policy = policy;
     expect_rows({{depth, 5}}, run, "other policy");
   }
-  expect_rows({{depth, 16}, {other, 16}, {24, 16}}, {}, "in a batch");
-  expect_rows({{depth + 2, 9}, {other, 0}, {39, 1}}, {}, "in a batch");
-  expect_rows({{depth + 15, 1}, {other, 4}}, {}, "in a batch");
+  expect_rows({{depth, 16}, {other, 16}, {24, 16}}, as(shape), "in a batch");
+  expect_rows({{depth + 2, 9}, {other, 0}, {39, 1}}, as(shape), "in a batch");
+  expect_rows({{depth + 15, 1}, {other, 4}}, as(shape), "in a batch");
   std::printf("%s depth %lld: %d rows compared\n", describe(shape).c_str(),
               static_cast<long long>(depth), compared);
 }
 
-TEST(CudaAttention, GivesARowTheSameBitsWhateverIsComputedBesideIt) {
-  SKIP_WITHOUT_GPU();
+TEST_P(CudaAttention, GivesARowTheSameBitsWhateverIsComputedBesideIt) {
   for (const std::int64_t depth : {0, 1, 1016, 1083, 2047, 7001, 40000}) {
     expect_one_result(shape_of(32, 4, 512), depth);
     expect_one_result(shape_of(16, 8, 256), depth);
@@ -154,21 +180,27 @@ TEST(CudaAttention, GivesARowTheSameBitsWhateverIsComputedBesideIt) {
   expect_one_result(shape_of(16, 1, 512, 0, KvType::kF16, 64), 5000);
   expect_one_result(shape_of(8, 8, 64, 0, KvType::kF16, 8), 5000);
   expect_one_result(shape_of(16, 2, 64, 700, KvType::kBF16, 32), 3000);
+  if (GetParam() != GpuFamily::kSm80) return;
+  Shape shape = shape_of(32, 8, 96);
+  shape.layout = gpu_layout(shape);
+  expect_one_result(shape, 7001);
+  shape = shape_of(16, 16, 80, 0, KvType::kF16, 24);
+  shape.layout = kv::Layout::kTokenMajor;
+  expect_one_result(shape, 3000);
 }
 
-TEST(CudaAttention, GivesTheSameBitsInEveryLayout) {
-  SKIP_WITHOUT_GPU();
+TEST_P(CudaAttention, GivesTheSameBitsInEveryLayout) {
   for (const auto& [q_heads, kv_heads, head_dim, page_size] :
        {std::array{32, 4, 512, 16}, {16, 8, 256, 32}, {16, 2, 128, 24}, {8, 8, 64, 8}}) {
     Shape shape = shape_of(q_heads, kv_heads, head_dim, 0, KvType::kBF16, page_size);
     SCOPED_TRACE(describe(shape));
     const std::vector<SequenceRows> rows{{3000, 5}, {700, 16}};
     const std::vector<std::int64_t> lengths{3005, 716};
-    const Output expected = World(shape, lengths, {}).run(rows);
+    const Output expected = World(shape, lengths, {}).run(rows, as(shape));
     for (const kv::Layout layout : {kv::Layout::kTokenMajor, kv::Layout::kHeadMajor}) {
       shape.layout = layout;
       World world(shape, lengths, {});
-      const Output found = world.run(rows);
+      const Output found = world.run(rows, as(shape));
       EXPECT_TRUE(world.check(rows, found).ok) << world.check(rows, found).message;
       const core::Verdict verdict = core::exact(found.out, expected.out);
       EXPECT_TRUE(verdict.ok) << kv::layout_name(layout) << ": " << verdict.message;
@@ -176,8 +208,7 @@ TEST(CudaAttention, GivesTheSameBitsInEveryLayout) {
   }
 }
 
-TEST(CudaAttention, GivesAPromptRowTheSameBitsInEveryChunkAndBesideVerifyRows) {
-  SKIP_WITHOUT_GPU();
+TEST_P(CudaAttention, GivesAPromptRowTheSameBitsInEveryChunkAndBesideVerifyRows) {
   for (const Shape& shape : {shape_of(32, 4, 512), shape_of(16, 8, 256), shape_of(64, 8, 128),
                              shape_of(32, 16, 256, 1024), shape_of(4, 4, 64)}) {
     SCOPED_TRACE(describe(shape));
@@ -185,12 +216,12 @@ TEST(CudaAttention, GivesAPromptRowTheSameBitsInEveryChunkAndBesideVerifyRows) {
     constexpr std::int64_t kDepth = 2500;
     World world(shape, std::vector<std::int64_t>{kDepth + kRows, 1500, 9000}, {});
     const std::vector<SequenceRows> whole{{kDepth, kRows, true}};
-    const Output expected = world.run(whole);
+    const Output expected = world.run(whole, as(shape));
     ASSERT_TRUE(world.check(whole, expected).ok) << world.check(whole, expected).message;
     for (const auto& [first, count] :
          {std::pair{0, 1}, {0, 17}, {3, 100}, {128, 256}, {699, 1}, {400, 300}}) {
       for (const int segments : {0, 1, 3}) {
-        RunOptions run;
+        RunOptions run = as(shape);
         run.force_segments = segments;
         const std::vector<SequenceRows> rows{{kDepth + first, count, true}, {1490, 8}, {8999, 1}};
         const core::Verdict verdict = core::exact(rows_of(world.run(rows, run), shape, 0, count),
@@ -202,21 +233,19 @@ TEST(CudaAttention, GivesAPromptRowTheSameBitsInEveryChunkAndBesideVerifyRows) {
   }
 }
 
-TEST(CudaAttention, GivesTheSameBitsEveryTime) {
-  SKIP_WITHOUT_GPU();
+TEST_P(CudaAttention, GivesTheSameBitsEveryTime) {
   for (const Shape& shape : {shape_of(32, 4, 512), shape_of(16, 8, 256), shape_of(64, 8, 128)}) {
     World world(shape, std::vector<std::int64_t>{20000}, {});
     const std::vector<SequenceRows> rows{{19992, 8}};
-    const Output expected = world.run(rows);
+    const Output expected = world.run(rows, as(shape));
     for (int i = 0; i < 20; ++i) {
-      const core::Verdict verdict = core::exact(world.run(rows).out, expected.out);
+      const core::Verdict verdict = core::exact(world.run(rows, as(shape)).out, expected.out);
       ASSERT_TRUE(verdict.ok) << describe(shape) << ": " << verdict.message;
     }
   }
 }
 
-TEST(CudaAttention, ReplaysAGraphCapturedAtOneLengthAtAllOthers) {
-  SKIP_WITHOUT_GPU();
+TEST_P(CudaAttention, ReplaysAGraphCapturedAtOneLengthAtAllOthers) {
   for (const Shape& shape :
        {shape_of(32, 4, 512), shape_of(32, 16, 256, 1024), shape_of(64, 8, 128)}) {
     SCOPED_TRACE(describe(shape));
@@ -230,21 +259,21 @@ TEST(CudaAttention, ReplaysAGraphCapturedAtOneLengthAtAllOthers) {
     std::vector<Output> expected;
     Capacity capacity;
     for (const auto& rows : steps) {
-      expected.push_back(world.run(rows));
-      const Plan plan = world.plan_of(rows, {});
+      expected.push_back(world.run(rows, as(shape)));
+      const Plan plan = world.plan_of(rows, as(shape));
       const std::vector<kv::PageTable> tables = world.tables_for(rows);
       capacity = larger(capacity, capacity_of(plan, tables));
     }
     world.make_queries(of(0, 16, 0, 16));
     DevicePlan device_plan(capacity, shape.head_dim);
-    const Plan first = world.plan_of(steps[0], {});
+    const Plan first = world.plan_of(steps[0], as(shape));
     ASSERT_TRUE(device_plan.upload(first, world.tables_for(steps[0]), world.stream()).ok());
     world.stream().synchronize();
-    DeviceParams params = world.params(device_plan, {});
+    DeviceParams params = world.params(device_plan, as(shape));
     params.whole_capacity = true;
     device::Graph graph(world.stream(), [&] { world.launch(first, params); });
     for (std::size_t i = 0; i < steps.size(); ++i) {
-      const Plan plan = world.plan_of(steps[i], {});
+      const Plan plan = world.plan_of(steps[i], as(shape));
       ASSERT_TRUE(device_plan.upload(plan, world.tables_for(steps[i]), world.stream()).ok());
       world.make_queries(steps[i]);
       world.poison_output();
@@ -256,16 +285,15 @@ TEST(CudaAttention, ReplaysAGraphCapturedAtOneLengthAtAllOthers) {
   }
 }
 
-TEST(CudaAttention, RefusesAPlanThatExceedsItsBuffers) {
-  SKIP_WITHOUT_GPU();
+TEST_P(CudaAttention, RefusesAPlanThatExceedsItsBuffers) {
   const Shape shape = shape_of(8, 2, 128);
   World world(shape, std::vector<std::int64_t>{5000}, {});
   const std::vector<SequenceRows> small{{100, 1}};
   const std::vector<SequenceRows> large{{4990, 8}};
-  DevicePlan device_plan(capacity_of(world.plan_of(small, {}), world.tables_for(small)),
+  DevicePlan device_plan(capacity_of(world.plan_of(small, as(shape)), world.tables_for(small)),
                          shape.head_dim);
   const Status status =
-      device_plan.upload(world.plan_of(large, {}), world.tables_for(large), world.stream());
+      device_plan.upload(world.plan_of(large, as(shape)), world.tables_for(large), world.stream());
   ASSERT_FALSE(status.ok());
   EXPECT_NE(status.error().message.find("exceeds its buffers"), std::string::npos);
 }

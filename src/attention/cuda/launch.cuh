@@ -1,71 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // From DeviceParams to two kernel launches, for one KV type: decode items, then the ordered
-// reduction, the second launched while the first still runs.
+// reduction (enqueue.cuh), the second launched while the first still runs.
 #pragma once
 
 #include <cuda_runtime.h>
 
-#include <algorithm>
-#include <bit>
-#include <numeric>
-
 #include "attention/cuda/decode.cuh"
+#include "attention/cuda/enqueue.cuh"
 #include "attention/cuda/launch.h"
 #include "attention/cuda/natural_maps.h"
-#include "attention/cuda/reduce.cuh"
 #include "core/check.h"
 #include "device/cuda/check.h"
 
 namespace segue::attention::cuda {
-
-/// Up to here a reduction by narrow warps is the faster one (2026-11, H200: 2 rows of G-slide).
-inline constexpr int kNarrowWarps = 256;
-/// A captured grid of reductions is as large as the limits allow, and a block without work costs a
-/// nanosecond (2026-11, H200: 196,608 of them 236 us). With more than this, blocks take several.
-inline constexpr int kCapturedBlocks = 4096;
-
-inline Arguments arguments_of(const DeviceParams& params, int tile_keys) {
-  Arguments args{};
-  params.plan->fill(args, params.partials, params.tables);
-  args.q = params.q;
-  args.out = params.out;
-  args.lse = params.lse;
-  args.sinks = params.sinks;
-  args.k = params.kv.k;
-  args.v = params.kv.v;
-  args.page_stride = params.kv.page_stride;
-  args.head_stride = params.kv.head_stride;
-  args.pages = params.kv.pages;
-  args.page_size = params.kv.page_size;
-  const auto page = static_cast<unsigned>(params.kv.page_size);
-  args.page_shift = std::has_single_bit(page) ? std::countr_zero(page) : -1;
-  args.piece = std::gcd(params.kv.page_size, tile_keys);
-  args.q_heads = params.shape.q_heads;
-  args.group = params.shape.group();
-  args.window = params.shape.window;
-  args.early = params.early_reads ? 1 : 0;
-  constexpr float kLog2E = 1.44269504088896340736f;
-  args.capped = params.softcap > 0 ? 1 : 0;
-  args.score_scale = args.capped ? params.scale / params.softcap : 1.0f;
-  args.exponent_scale = (args.capped ? params.softcap : params.scale) * kLog2E;
-  return args;
-}
-
-template <class... Parameters>
-void enqueue(void (*kernel)(Parameters...), dim3 grid, int threads, int shared_bytes,
-             cudaStream_t stream, Parameters... parameters) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  device::cuda_check(cudaLaunchKernelEx(&config, kernel, parameters...));
-}
 
 template <class TileType>
 void launch_tile(const DeviceParams& params, int blocks, cudaStream_t stream) {
@@ -82,7 +29,7 @@ void launch_tile(const DeviceParams& params, int blocks, cudaStream_t stream) {
   typename TileType::Maps maps{};
   if constexpr (TileType::kNatural) describe_natural(params.kv, args, maps);
   enqueue(kKernel, dim3(static_cast<unsigned>(blocks)), TileType::kBlockThreads,
-          TileType::kSharedBytes, stream, args, maps);
+          TileType::kSharedBytes, stream, true, args, maps);
 }
 
 /// With no more blocks than multiprocessors, two on one of them would leave another idle: the
@@ -132,24 +79,8 @@ void launch_attention(const DeviceParams& params, device::Stream& stream) {
     launch_decode<kHeadDim, T>(params, items, queue);
   }
   if (reductions == 0) return;
-  // Few rows: narrow warps on many multiprocessors. Many: wide ones, for the sake of bandwidth.
   const int runs = params.whole_capacity ? capacity.runs : live.runs;
-  const bool narrow = kHeadDim < 128 || tile_rows * reductions * (kHeadDim / 32) <= kNarrowWarps;
-  const auto grid = [&](int width) {
-    const int slices = kHeadDim / (32 * width);
-    const int most = std::max(kCapturedBlocks / (tile_rows * slices), 1);
-    const int listed = params.whole_capacity ? std::min(reductions, most) : reductions;
-    return dim3(static_cast<unsigned>(tile_rows), static_cast<unsigned>(listed),
-                static_cast<unsigned>(slices));
-  };
-  const Arguments args = arguments_of(params, 64);
-  if (!narrow) {
-    enqueue(reduce<kHeadDim, T, 32, 4>, grid(4), 32, 0, queue, args);
-  } else if (runs <= 32) {
-    enqueue(reduce<kHeadDim, T, 32, 1>, grid(1), 32, 0, queue, args);
-  } else {
-    enqueue(reduce<kHeadDim, T, 128, 1>, grid(1), 32, 0, queue, args);
-  }
+  launch_reductions(params, arguments_of(params, 64), {tile_rows, reductions, runs}, queue);
 }
 
 template <int kHeadDim, KvType kType>
@@ -164,6 +95,7 @@ constexpr Kernel decode_row(std::string_view name, std::string_view bits_class) 
   row.name = name;
   row.bits_class = bits_class;
   row.device = DeviceKind::kCuda;
+  row.family = GpuFamily::kSm90;
   row.supports = supports<kHeadDim, kType>;
   row.launch_on_gpu = launch_attention<kHeadDim, T>;
   return row;

@@ -15,9 +15,9 @@
 #include <cstdint>
 
 #include "attention/cuda/arguments.h"
-#include "attention/cuda/decode.cuh"
 #include "attention/cuda/merge.cuh"
 #include "attention/cuda/ptx.cuh"
+#include "attention/cuda/softmax.cuh"
 
 namespace segue::attention::cuda {
 
@@ -34,15 +34,17 @@ __device__ __forceinline__ void load_hinted(float (&values)[kWidth], const float
   }
 }
 
-/// Grid (rows x group of the largest tile, reductions or fewer, head_dim / (32 kWidth)), one warp.
-/// With fewer, a block takes every gridDim.y-th reduction. kRuns, a multiple of 32: partials that a
-/// thread has in flight.
+/// Grid (rows x group of the largest tile, reductions or fewer, head_dim / (32 kWidth), rounded
+/// up), one warp. A multiple of 16 dims; lanes past the last one carry nothing. With fewer, a block
+/// takes every gridDim.y-th reduction. kRuns, a multiple of 32: partials that a thread has in
+/// flight.
 template <int kHeadDim, class T, int kRuns, int kWidth>
 __global__ void __launch_bounds__(32) reduce(const __grid_constant__ Arguments args) {
   allow_next_launch();
   const int lane = static_cast<int>(threadIdx.x);
   const int place =
       (static_cast<int>(blockIdx.z) * 32 + lane) * kWidth;  // of the first, in the partial
+  const bool used = kHeadDim % (32 * kWidth) == 0 || place < kHeadDim;
   const std::uint64_t policy = policy_evict_last();
   const int reductions = args.counts->reductions;
   bool waited = false;
@@ -65,7 +67,7 @@ __global__ void __launch_bounds__(32) reduce(const __grid_constant__ Arguments a
       float units[kRuns][kWidth];
 #pragma unroll
       for (int i = 0; i < kRuns; ++i) {
-        if (pass + i < runs) load_hinted(units[i], source + (pass + i) * step, policy);
+        if (pass + i < runs && used) load_hinted(units[i], source + (pass + i) * step, policy);
       }
       float unit_maximum[kRuns / 32];
       float unit_sum[kRuns / 32];
@@ -126,7 +128,7 @@ __global__ void __launch_bounds__(32) reduce(const __grid_constant__ Arguments a
       const float next = kWidth > 1 ? __fmul_rn(o[(e + 1) % kWidth], result.factor)
                                     : __shfl_down_sync(~0u, mine, 1);
       const int at = (place + e) % 16;
-      if (at % 2 == 0) words[at / 4 + at % 4 / 2 * 4] = pack(mine, next, T{});
+      if (at % 2 == 0 && used) words[at / 4 + at % 4 / 2 * 4] = pack(mine, next, T{});
     }
     if (args.lse != nullptr && place == 0) args.lse[row] = result.lse;
   }

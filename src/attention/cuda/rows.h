@@ -11,4 +11,9 @@ namespace segue::attention::cuda {
 extern const std::array<Kernel, 4> decode_bf16;
 extern const std::array<Kernel, 4> decode_f16;
 
+namespace sm80 {
+extern const std::array<Kernel, 6> decode_bf16;
+extern const std::array<Kernel, 6> decode_f16;
+}  // namespace sm80
+
 }  // namespace segue::attention::cuda

@@ -33,10 +33,10 @@ float as_float(std::uint16_t value, KvType type) {
                                : std::ldexp(static_cast<float>(fraction + 1024), exponent - 25));
 }
 
-DeviceFacts facts_of(const Shape& shape) {
+DeviceFacts facts_of(const Shape& shape, const Kernel* forced = nullptr) {
   const Result<device::GpuFacts> gpu = device::gpu_facts();
   CHECK(gpu.ok());
-  return gpu_device(*gpu, shape);
+  return gpu_device(*gpu, shape, forced);
 }
 
 double median_of(std::vector<double> samples) {
@@ -115,10 +115,12 @@ Plan World::plan_of(std::span<const SequenceRows> rows, const RunOptions& option
   input.kernel = options.kernel;
   input.force_segments = options.force_segments;
   Plan result;
-  const Status status = plan(input, facts_, result);
+  const bool other = options.kernel != nullptr && options.kernel->family != facts_.family;
+  const DeviceFacts facts = other ? facts_of(shape_, options.kernel) : facts_;
+  const Status status = plan(input, facts, result);
   if (!status.ok()) fmt::print(stderr, "{}\n", status.error().message);
   CHECK(status.ok());
-  const std::string wrong = check_plan(result, rows, facts_);
+  const std::string wrong = check_plan(result, rows, facts);
   if (!wrong.empty()) fmt::print(stderr, "{}\n", wrong);
   CHECK(wrong.empty());
   return result;

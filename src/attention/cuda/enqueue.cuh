@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// From DeviceParams to a kernel's arguments and into the stream, and the reductions after it: what
+// the launches of all families have in common.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <bit>
+#include <numeric>
+
+#include "attention/cuda/arguments.h"
+#include "attention/cuda/launch.h"
+#include "device/cuda/check.h"
+
+namespace segue::attention::cuda {
+
+/// What all families read of it.
+inline Arguments arguments_of(const DeviceParams& params, int tile_keys) {
+  Arguments args{};
+  params.plan->fill(args, params.partials, params.tables);
+  args.q = params.q;
+  args.out = params.out;
+  args.lse = params.lse;
+  args.sinks = params.sinks;
+  args.k = params.kv.k;
+  args.v = params.kv.v;
+  args.page_stride = params.kv.page_stride;
+  args.head_stride = params.kv.head_stride;
+  args.pages = params.kv.pages;
+  args.page_size = params.kv.page_size;
+  const auto page = static_cast<unsigned>(params.kv.page_size);
+  args.page_shift = std::has_single_bit(page) ? std::countr_zero(page) : -1;
+  args.piece = std::gcd(params.kv.page_size, tile_keys);
+  args.q_heads = params.shape.q_heads;
+  args.group = params.shape.group();
+  args.window = params.shape.window;
+  args.early = params.early_reads ? 1 : 0;
+  constexpr float kLog2E = 1.44269504088896340736f;
+  args.capped = params.softcap > 0 ? 1 : 0;
+  args.score_scale = args.capped ? params.scale / params.softcap : 1.0f;
+  args.exponent_scale = (args.capped ? params.softcap : params.scale) * kLog2E;
+  return args;
+}
+
+/// Launches so that the kernel may start while the one before it still runs, if it says when it
+/// needs that one (wait_for_previous_launch); else not (`overlaps` false).
+template <class... Parameters>
+void enqueue(void (*kernel)(Parameters...), dim3 grid, int threads, int shared_bytes,
+             cudaStream_t stream, bool overlaps, Parameters... parameters) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = overlaps ? 1 : 0;
+  device::cuda_check(cudaLaunchKernelEx(&config, kernel, parameters...));
+}
+
+/// Does this thread's GPU run kernels that may start before the one before them ends?
+inline bool launches_overlap() {
+  int device = 0;
+  int major = 0;
+  device::cuda_check(cudaGetDevice(&device));
+  device::cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  return major >= 9;
+}
+
+/// What there is to reduce: rows x group of the largest tile, live (or captured) reductions,
+/// partials of the longest one.
+struct ReductionList {
+  int tile_rows = 0;
+  int reductions = 0;
+  int runs = 0;
+};
+
+/// Enqueues the ordered reduction of any family's partials; reduce.cu.
+void launch_reductions(const DeviceParams& params, const Arguments& args, const ReductionList& list,
+                       cudaStream_t stream);
+
+}  // namespace segue::attention::cuda
