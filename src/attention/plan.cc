@@ -38,8 +38,8 @@ Status choose_kernel(const PlanInput& input, const DeviceFacts& device, Plan& ou
     return {};
   }
   for (const Kernel* kernel : kernels()) {
-    if (kernel->device != device.kind || kernel->family != device.family) continue;
-    if (!kernel->supports(input.shape)) continue;
+    const bool fits = device.kind != DeviceKind::kCuda || kernel->family == device.family;
+    if (kernel->device != device.kind || !fits || !kernel->supports(input.shape)) continue;
     out.kernel = kernel;
     write(out.kernel_reason, "first of the table that supports the shape on this machine");
     return {};
