@@ -25,6 +25,7 @@ constexpr std::size_t kGuard = 256;  // bytes on both sides of every buffer
 constexpr std::byte kGuardByte{0xA5};
 constexpr std::byte kNanByte{0xFF};  // all bits set is a NaN in f32, f16 and bf16
 constexpr std::size_t kAlignment = 64;
+constexpr std::int64_t kAskEvery = 256;  // keys between two questions whether to stop
 
 std::uint64_t mix(std::uint64_t x) {  // splitmix64 (Steele, Lea, Flood 2014)
   x += 0x9e3779b97f4a7c15ull;
@@ -200,8 +201,10 @@ struct Synthetic::State {
       const std::int64_t end = options.nan_from >= 0
                                    ? std::min(sequence.depth + options.nan_from, sequence.kv_len())
                                    : sequence.kv_len();
-      for (std::int64_t position = first_key(sequence); position < end; ++position)
+      for (std::int64_t position = first_key(sequence); position < end; ++position) {
+        if (position % kAskEvery == 0 && options.cancelled && options.cancelled()) return;
         write_key(i, position, row);
+      }
     }
     digests = {digest(cache[0]), digest(cache[1])};
   }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,8 +23,9 @@ struct SyntheticOptions {
   float spread = 1.0f;  // standard deviation of the scaled scores
   float softcap = 0.0f;
   bool sinks = false;
-  bool scattered = true;  // pages in random order, with unused ones between
-  int nan_from = -1;      // >= 0: K and V of row nan_from and later rows of every sequence are NaN
+  bool scattered = true;              // pages in random order, with unused ones between
+  std::function<bool()> cancelled{};  // asked while the cache is filled; true: the rest stays NaN
+  int nan_from = -1;  // >= 0: K and V of row nan_from and later rows of every sequence are NaN
 };
 
 /// K, V, queries, sinks and page tables; fixed after construction.

@@ -6,7 +6,6 @@
 #include "cli/commands.h"
 #include "cli/generation.h"
 #include "cli/terminal.h"
-#include "core/build.h"
 #include "core/file.h"
 #include "lab/cells.h"
 
@@ -60,7 +59,6 @@ Status cells_command(int argc, const char* const* argv) {
   options.progress = progress_bar("measuring", quiet);
   Result<core::Json> cells = lab::run_cells(model, options);
   if (!cells.ok()) return cells.error();
-  if (!quiet && json != "-") fmt::print("{}", lab::cells_table(*cells));
   core::Json settings = core::Json::object();
   settings.set("model", file_name(model))
       .set("depths", depths)
@@ -71,10 +69,8 @@ Status cells_command(int argc, const char* const* argv) {
       .set("tokens", options.tokens)
       .set("kv", kv)
       .set("threads", options.threads);
-  cells->set("settings", std::move(settings))
-      .set("machine", core::machine_json())
-      .set("build", core::build_json());
-  return write_json(json, *cells);
+  const std::string table = lab::cells_table(*cells);
+  return finish_measurement(json, quiet, std::move(cells).value(), std::move(settings), table);
 }
 
 }  // namespace segue::cli

@@ -6,7 +6,6 @@
 #include "cli/commands.h"
 #include "cli/generation.h"
 #include "cli/terminal.h"
-#include "core/build.h"
 #include "core/file.h"
 #include "lab/ladder.h"
 
@@ -90,7 +89,6 @@ Status ladder_command(int argc, const char* const* argv) {
   options.progress = progress_bar("measuring", quiet);
   Result<core::Json> ladder = lab::run_ladder(model.model, options);
   if (!ladder.ok()) return ladder.error();
-  if (!quiet && json != "-") fmt::print("{}", lab::ladder_table(*ladder));
   core::Json settings = core::Json::object();
   settings.set("model", file_name(model.model))
       .set("assistant", file_name(options.assistant))
@@ -106,10 +104,8 @@ Status ladder_command(int argc, const char* const* argv) {
       .set("page_size", options.page_size)
       .set("prefill_chunk", options.prefill_chunk)
       .set("threads", threads);
-  ladder->set("settings", std::move(settings))
-      .set("machine", core::machine_json())
-      .set("build", core::build_json());
-  return write_json(json, *ladder);
+  const std::string table = lab::ladder_table(*ladder);
+  return finish_measurement(json, quiet, std::move(ladder).value(), std::move(settings), table);
 }
 
 }  // namespace segue::cli

@@ -9,7 +9,6 @@
 #include "cli/commands.h"
 #include "cli/generation.h"
 #include "cli/terminal.h"
-#include "core/build.h"
 #include "lab/exactness.h"
 #include "lab/explain.h"
 #include "lab/model_shapes.h"
@@ -53,11 +52,8 @@ std::optional<kv::Layout> parse_layout(const std::string& name) {
 
 Status finish(const CommonFlags& flags, core::Json document, core::Json settings,
               const std::string& table) {
-  if (!flags.quiet && flags.json != "-") fmt::print("{}", table);
-  document.set("settings", std::move(settings))
-      .set("machine", core::machine_json())
-      .set("build", core::build_json());
-  return write_json(flags.json, document);
+  return finish_measurement(flags.json, flags.quiet, std::move(document), std::move(settings),
+                            table);
 }
 
 }  // namespace

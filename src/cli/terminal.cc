@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "core/build.h"
 #include "core/clock.h"
 #include "core/file.h"
 
@@ -76,6 +77,19 @@ std::string file_name(const std::string& path) {
 Status write_json(const std::string& path, const core::Json& document) {
   if (path.empty()) return {};
   return core::write_file(path, document.dump(1) + "\n");
+}
+
+Status finish_measurement(const std::string& json, bool quiet, core::Json document,
+                          core::Json settings, const std::string& table) {
+  if (!quiet && json != "-") fmt::print("{}", table);
+  const core::Json* cut = document.find("interrupted");
+  if (cut != nullptr && cut->as_bool() != nullptr && *cut->as_bool()) {
+    fmt::print(stderr, "segue: interrupted; the results are of what had finished by then\n");
+  }
+  document.set("settings", std::move(settings))
+      .set("machine", core::machine_json())
+      .set("build", core::build_json());
+  return write_json(json, document);
 }
 
 Status check_writable(const std::string& path) {

@@ -33,6 +33,12 @@ std::string file_name(const std::string& path);
 /// Writes a document to `path` ("-": standard output); nothing to do when `path` is empty.
 Status write_json(const std::string& path, const core::Json& document);
 
+/// The end of a command that measured: the table for people, unless the document itself goes to
+/// standard output, a word on stderr when the document says that it was interrupted, and the
+/// document, with settings, machine and build, in the file `json`.
+Status finish_measurement(const std::string& json, bool quiet, core::Json document,
+                          core::Json settings, const std::string& table);
+
 /// Checks before long work that `path` will be writable, and leaves nothing behind; empty is fine.
 Status check_writable(const std::string& path);
 

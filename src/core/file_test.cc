@@ -4,12 +4,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
 #include <string>
 #include <string_view>
+
+#include "core/temporary_folder.h"
 
 namespace segue::core {
 namespace {
@@ -18,15 +19,9 @@ using ::testing::HasSubstr;
 
 class FileTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = ::testing::TempDir() + "segue_file_XXXXXX";
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::string path(std::string_view name) const { return folder_ + "/" + std::string(name); }
+  std::string path(std::string_view name) const { return folder_.file(name); }
 
-  std::string folder_;
+  TemporaryFolder folder_;
 };
 
 std::string_view text_of(const MappedFile& map) {
@@ -65,12 +60,12 @@ TEST_F(FileTest, AMissingFileIsNotFoundAndNamed) {
 }
 
 TEST_F(FileTest, ADirectoryIsRefusedWithAReason) {
-  const Result<MappedFile> map = MappedFile::open(folder_);
+  const Result<MappedFile> map = MappedFile::open(folder_.path());
   ASSERT_FALSE(map.ok());
   EXPECT_EQ(map.error().code, ErrorCode::kIo);
   EXPECT_THAT(map.error().message, HasSubstr("not a regular file"));
-  EXPECT_EQ(read_file(folder_).error().code, ErrorCode::kIo);
-  EXPECT_THAT(write_file(folder_, "x").error().message, HasSubstr("directory"));
+  EXPECT_EQ(read_file(folder_.path()).error().code, ErrorCode::kIo);
+  EXPECT_THAT(write_file(folder_.path(), "x").error().message, HasSubstr("directory"));
 }
 
 TEST_F(FileTest, AFullDiskIsAnError) {

@@ -167,6 +167,7 @@ TEST(Sweep, ChecksAndTimesEveryCell) {
     options.rounds = 2;
     const Result<core::Json> sweep = run_sweep(options);
     ASSERT_TRUE(sweep.ok()) << sweep.error().message;
+    EXPECT_FALSE(*sweep->find("interrupted")->as_bool());
     EXPECT_GT(number(*sweep, "read_gbps"), 0);
     const core::Json::Array& cells = *sweep->find("cells")->as_array();
     ASSERT_EQ(cells.size(), 2u * 2 * 2 * 2);
@@ -195,10 +196,68 @@ TEST(Sweep, RefusesADepthBelowItsRows) {
   EXPECT_EQ(sweep.error().code, ErrorCode::kUsage);
 }
 
-TEST(Exactness, StopsWhenAsked) {
+SweepOptions small_sweep() {
+  SweepOptions options;
+  options.shapes = {*parse_shape("4,1,64")};
+  options.depths = {40, 600};
+  options.rows = {1};
+  options.policies = {attention::Policy::kSegue};
+  options.cache = CacheState::kWarm;
+  options.threads = 1;
+  options.rounds = 1000;
+  return options;
+}
+
+TEST(Sweep, AnInterruptedOneKeepsTheSamplesThatWereTaken) {
+  for (const int samples : {0, 2}) {
+    SweepOptions options = small_sweep();
+    int advanced = 0;  // by the fill and by every sample
+    options.progress = [&](double) { ++advanced; };
+    options.cancelled = [&] { return samples == 0 || advanced > samples; };
+    const Result<core::Json> sweep = run_sweep(options);
+    ASSERT_TRUE(sweep.ok()) << sweep.error().message;
+    EXPECT_TRUE(*sweep->find("interrupted")->as_bool());
+    const core::Json::Array& cells = *sweep->find("cells")->as_array();
+    ASSERT_EQ(cells.size(), samples == 0 ? 0u : 1u);
+    if (samples > 0) {
+      EXPECT_EQ(cells[0].find("us")->find("samples")->as_array()->size(), 2u);
+    }
+  }
+}
+
+TEST(Sweep, AFillCanBeInterrupted) {
+  SweepOptions options = small_sweep();
+  options.depths = {100'000};
+  options.rounds = 1;
+  int asked = 0;
+  options.cancelled = [&] { return ++asked == 100; };  // far more often than there are rounds
+  const Result<core::Json> sweep = run_sweep(options);
+  ASSERT_TRUE(sweep.ok()) << sweep.error().message;
+  EXPECT_TRUE(*sweep->find("interrupted")->as_bool());
+  EXPECT_TRUE(sweep->find("cells")->as_array()->empty());
+}
+
+TEST(Sweep, RefusesCachesThatTheMachineCannotHoldBeforeItFillsThem) {
+  SweepOptions options = small_sweep();
+  options.shapes = {*parse_shape("64,64,512")};
+  options.depths = {std::int64_t{1} << 24};
+  options.kv = KvType::kF32;
+  const Result<core::Json> sweep = run_sweep(options);
+  ASSERT_FALSE(sweep.ok());
+  EXPECT_EQ(sweep.error().code, ErrorCode::kNoMemory);
+  EXPECT_NE(sweep.error().message.find("8796093"), std::string::npos)  // 2 x 4 TiB, and buffers
+      << sweep.error().message;
+  EXPECT_NE(sweep.error().message.find("are available"), std::string::npos)
+      << sweep.error().message;
+}
+
+TEST(Exactness, AnInterruptedOneKeepsTheCasesThatFinished) {
   ExactnessOptions options;
-  options.cancelled = [] { return true; };
-  EXPECT_EQ(run_exactness(options).error().code, ErrorCode::kCancelled);
+  options.cancelled = [left = 1]() mutable { return left-- <= 0; };
+  const Result<core::Json> exactness = run_exactness(options);
+  ASSERT_TRUE(exactness.ok());
+  EXPECT_TRUE(*exactness->find("interrupted")->as_bool());
+  EXPECT_EQ(exactness->find("cases")->as_array()->size(), 1u);
 }
 
 TEST(Exactness, RefusesAnUnknownKernel) {

@@ -64,8 +64,10 @@ class Cells {
   void end_round();
   Status slice(Alternative& alternative, std::int64_t until, bool counts);
   Status warm(std::int64_t batch);
+  Status rounds(std::int64_t batch, std::size_t& finished_turns);
   Status measure(std::int64_t depth, std::int64_t batch, const CellProfile& profile,
                  core::Json& cells);
+  Status measure_all(core::Json& cells);
   core::Json cell(std::int64_t depth, std::int64_t batch, const std::string& profile) const;
 
   engine::Runtime& runtime_;
@@ -140,6 +142,8 @@ Status Cells::read_own_tokens() {
   if (!fork.ok()) return fork.error();
   engine::Sequence* const one = &*fork;
   while (!fork->finished) {
+    if (options_.cancelled && options_.cancelled())
+      return Error{ErrorCode::kCancelled, "interrupted"};
     const Result<engine::StepReport> report =
         loop_->step({&one, 1}, attention::Policy::kSegue, unused_);
     if (!report.ok()) return report.error();
@@ -219,14 +223,8 @@ Status Cells::warm(std::int64_t batch) {
   return {};
 }
 
-Status Cells::measure(std::int64_t depth, std::int64_t batch, const CellProfile& profile,
-                      core::Json& cells) {
-  for (Alternative& alternative : alternatives_) {
-    alternative.turns = {};
-    alternative.stats = {};
-    alternative.explained.clear();
-  }
-  profile_ = profile.at(depth);
+/// kCancelled between slices; `finished_turns` are those of an alternative in whole rounds.
+Status Cells::rounds(std::int64_t batch, std::size_t& finished_turns) {
   const std::int64_t slices = std::max(1, options_.tokens / kSliceTokens);
   for (int round = 0; round < options_.rounds; ++round) {
     if (Status status = begin_round(round, batch); !status.ok()) return status;
@@ -237,6 +235,25 @@ Status Cells::measure(std::int64_t depth, std::int64_t batch, const CellProfile&
       }
     }
     end_round();
+    finished_turns += static_cast<std::size_t>(slices);
+  }
+  return {};
+}
+
+Status Cells::measure(std::int64_t depth, std::int64_t batch, const CellProfile& profile,
+                      core::Json& cells) {
+  for (Alternative& alternative : alternatives_) {
+    alternative.turns = {};
+    alternative.stats = {};
+    alternative.explained.clear();
+  }
+  profile_ = profile.at(depth);
+  std::size_t finished_turns = 0;
+  const Status status = rounds(batch, finished_turns);
+  if (finished_turns == 0) return status;
+  for (Alternative& alternative : alternatives_) {
+    alternative.turns.us.resize(finished_turns);
+    alternative.turns.work.resize(finished_turns);
   }
   cells.push(cell(depth, batch, profile.name));
   done_ += 1;
@@ -244,7 +261,7 @@ Status Cells::measure(std::int64_t depth, std::int64_t batch, const CellProfile&
     options_.progress(done_ / static_cast<double>(options_.depths.size() * options_.batches.size() *
                                                   options_.profiles.size()));
   }
-  return {};
+  return status;
 }
 
 core::Json Cells::cell(std::int64_t depth, std::int64_t batch, const std::string& profile) const {
@@ -298,22 +315,29 @@ core::Json Cells::cell(std::int64_t depth, std::int64_t batch, const std::string
       .set("alternatives", std::move(list));
 }
 
-Result<core::Json> Cells::run() {
-  if (Status status = prepare(); !status.ok()) return status.error();
-  core::Json cells = core::Json::array();
+Status Cells::measure_all(core::Json& cells) {
   for (const std::int64_t depth : options_.depths) {
-    if (Status status = reach(depth); !status.ok()) return status.error();
-    if (Status status = read_own_tokens(); !status.ok()) return status.error();
+    if (Status status = reach(depth); !status.ok()) return status;
+    if (Status status = read_own_tokens(); !status.ok()) return status;
     for (const std::int64_t batch : options_.batches) {
-      if (Status status = warm(batch); !status.ok()) return status.error();
+      if (Status status = warm(batch); !status.ok()) return status;
       for (const CellProfile& profile : options_.profiles) {
-        if (Status status = measure(depth, batch, profile, cells); !status.ok())
-          return status.error();
+        if (Status status = measure(depth, batch, profile, cells); !status.ok()) return status;
       }
     }
   }
+  return {};
+}
+
+Result<core::Json> Cells::run() {
+  if (Status status = prepare(); !status.ok()) return status.error();
+  core::Json cells = core::Json::array();
+  const Status status = measure_all(cells);
+  if (!status.ok() && status.error().code != ErrorCode::kCancelled) return status.error();
   core::Json json = core::Json::object();
-  return json.set("cells", std::move(cells)).set("threads", runtime_.pool->threads());
+  return json.set("cells", std::move(cells))
+      .set("threads", runtime_.pool->threads())
+      .set("interrupted", !status.ok());
 }
 
 }  // namespace

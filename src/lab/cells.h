@@ -46,9 +46,9 @@ struct CellOptions {
 
 /// Tokens are those that k drafts of the profile yield on average, not those that a slice was lucky
 /// to get: luck is no property of the choice of k.
-/// {cells: [{depth, batch, profile, alternatives: [..], best_fixed, to_off, to_best}], threads} on
-/// the model at `path`. kTooLong when a depth does not fit the model's context, kCancelled when
-/// interrupted.
+/// {cells: [{depth, batch, profile, alternatives: [..], best_fixed, to_off, to_best}], threads,
+/// interrupted} on the model at `path`. Interrupted: the cells are of the rounds that finished.
+/// kTooLong when a depth does not fit the model's context.
 Result<core::Json> run_cells(const std::string& path, CellOptions options);
 
 /// The cells as a table for people.

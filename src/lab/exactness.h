@@ -22,11 +22,12 @@ struct ExactnessOptions {
   std::function<bool()> cancelled;  // asked between cases
 };
 
-/// {kernel, bits_class, ok, cases: [{shape, depth, rows, window, ok, hash, equal {repeats, rows,
-/// batch, segments, threads, policies}, worst_error_over_bound, largest_error, largest_error_plain,
-/// ulps_to_plain {largest, mean}}]}. `equal` has the number of comparisons made and of those that
-/// differed. Ulps are of bf16 (f16, f32): the KV type, the type in which a model would keep the
-/// output. On a GPU: lab/gpu.h.
+/// {kernel, bits_class, ok, interrupted, cases: [{shape, depth, rows, window, ok, hash, equal
+/// {repeats, rows, batch, segments, threads, policies}, worst_error_over_bound, largest_error,
+/// largest_error_plain, ulps_to_plain {largest, mean}}]}. `equal` has the number of comparisons
+/// made and of those that differed. Ulps are of bf16 (f16, f32): the KV type, the type in which a
+/// model would keep the output. Interrupted: `ok` is of the cases that finished. On a GPU:
+/// lab/gpu.h.
 Result<core::Json> run_exactness(const ExactnessOptions& options);
 
 std::string exactness_table(const core::Json& exactness);

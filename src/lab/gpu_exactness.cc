@@ -229,11 +229,12 @@ Result<core::Json> check(const ExactnessOptions& options, const device::GpuFacts
                          const attention::Kernel* kernel) {
   core::Json cases = core::Json::array();
   bool ok = true;
+  bool interrupted = false;
   double done = 0;
   std::string_view bits_class;
   for (const Case& spec : kCases) {
-    if (options.cancelled && options.cancelled())
-      return Error{ErrorCode::kCancelled, "the exactness check was interrupted"};
+    interrupted = options.cancelled && options.cancelled();
+    if (interrupted) break;
     const Shape shape = shape_of(spec, options.kv);
     if (kernel != nullptr && !kernel->supports(shape)) continue;
     const SequenceRows row{.depth = spec.depth, .rows = 1};
@@ -253,7 +254,7 @@ Result<core::Json> check(const ExactnessOptions& options, const device::GpuFacts
     ++done;
     if (options.progress) options.progress(done / static_cast<double>(kCases.size()));
   }
-  if (done == 0) {
+  if (done == 0 && !interrupted) {
     return Error{ErrorCode::kUnsupported,
                  fmt::format("kernel '{}' supports none of the cases with {} KV",
                              kernel != nullptr ? kernel->name : "", kv_type_name(options.kv))};
@@ -264,6 +265,7 @@ Result<core::Json> check(const ExactnessOptions& options, const device::GpuFacts
       .set("kv", kv_type_name(options.kv))
       .set("gpu", gpu_json(gpu))
       .set("ok", ok)
+      .set("interrupted", interrupted)
       .set("cases", std::move(cases));
 }
 

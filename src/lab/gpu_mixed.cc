@@ -134,10 +134,11 @@ Result<core::Json> run_mixed_steps(const SweepOptions& options, const device::Gp
   core::Json results = core::Json::array();
   const std::vector<Step> steps{ragged(), chunk_among_verify_blocks()};
   double done = 0;
+  bool interrupted = false;
   for (const NamedShape& named : options.shapes) {
     for (const Step& step : steps) {
-      if (options.cancelled && options.cancelled())
-        return Error{ErrorCode::kCancelled, "the sweep was interrupted"};
+      interrupted = interrupted || (options.cancelled && options.cancelled());
+      if (interrupted) break;
       attention::PlanInput input;
       input.shape = named.shape;
       input.shape.kv = options.kv;
@@ -158,7 +159,7 @@ Result<core::Json> run_mixed_steps(const SweepOptions& options, const device::Gp
         options.progress(++done / static_cast<double>(steps.size() * options.shapes.size()));
     }
   }
-  return results;
+  return core::Json::object().set("steps", std::move(results)).set("interrupted", interrupted);
 }
 
 }  // namespace segue::lab

@@ -11,10 +11,11 @@
 
 namespace segue::lab {
 
-/// [{step, shape, us {median, samples}, parts_alone_us, parts_alone_sum_us, floor_us, kv_bytes,
-/// worst_error_over_bound}], two steps a shape: 32 sequences of 200 to 220,000 keys with 4 rows
-/// each, and a prompt chunk of 2,048 rows beside seven verify blocks of 8 at 50,000 keys. The parts
-/// are the same sequences in steps of their own. Checked before it is timed; throws DeviceError.
+/// {interrupted, steps: [{step, shape, us {median, samples}, parts_alone_us, parts_alone_sum_us,
+/// floor_us, kv_bytes, worst_error_over_bound}]}, two steps a shape: 32 sequences of 200 to 220,000
+/// keys with 4 rows each, and a prompt chunk of 2,048 rows beside seven verify blocks of 8 at
+/// 50,000 keys. The parts are the same sequences in steps of their own. Checked before it is timed;
+/// throws DeviceError.
 Result<core::Json> run_mixed_steps(const SweepOptions& options, const device::GpuFacts& gpu,
                                    const attention::Kernel* kernel, double read_gbps);
 

@@ -295,10 +295,7 @@ Result<core::Json> sweep(const SweepOptions& options, const device::GpuFacts& gp
   if (options.mixed) {
     Result<core::Json> steps = run_mixed_steps(options, gpu, kernel, read_gbps);
     if (!steps.ok()) return steps.error();
-    return core::Json::object()
-        .set("read_gbps", read_gbps)
-        .set("gpu", gpu_json(gpu))
-        .set("steps", std::move(steps).value());
+    return std::move(steps).value().set("read_gbps", read_gbps).set("gpu", gpu_json(gpu));
   }
   Floors floors;
   core::Json cells = core::Json::array();
@@ -306,11 +303,12 @@ Result<core::Json> sweep(const SweepOptions& options, const device::GpuFacts& gp
   const auto groups =
       static_cast<double>(options.shapes.size() * options.depths.size() * options.batches.size());
   double done = 0;
+  bool interrupted = false;
   for (const NamedShape& shape : options.shapes) {
     for (const std::int64_t depth : options.depths) {
       for (const int batch : options.batches) {
-        if (options.cancelled && options.cancelled())
-          return Error{ErrorCode::kCancelled, "the sweep was interrupted"};
+        interrupted = interrupted || (options.cancelled && options.cancelled());
+        if (interrupted) break;
         Group group(options, shape, depth, batch, kernel, read_gbps);
         if (static_cast<double>(group.memory_bytes()) >
             kMemoryShare * static_cast<double>(gpu.memory_bytes)) {
@@ -333,6 +331,7 @@ Result<core::Json> sweep(const SweepOptions& options, const device::GpuFacts& gp
       .set("peak_gflops", core::Json())
       .set("gpu", gpu_json(gpu))
       .set("cache", options.cache == CacheState::kCold ? "cold" : "warm")
+      .set("interrupted", interrupted)
       .set("cells", std::move(cells))
       .set("skipped", std::move(skipped));
   return json;

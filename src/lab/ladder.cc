@@ -21,6 +21,19 @@ namespace {
 constexpr int kSliceTokens = 8;
 constexpr int kMaxK = 8;
 
+/// What an alternative's steps took.
+struct Times {
+  std::vector<double> slice_us;               // per token
+  std::vector<double> step_ms, attention_ms;  // [steps]
+  std::vector<double> full_k_ms, plain_ms;    // steps with the largest k, and with none
+
+  void append(const Times& more) {
+    for (const auto part : {&Times::slice_us, &Times::step_ms, &Times::attention_ms,
+                            &Times::full_k_ms, &Times::plain_ms})
+      (this->*part).insert((this->*part).end(), (more.*part).begin(), (more.*part).end());
+  }
+};
+
 /// One column of the ladder: a policy with a speculation setting, and what it measured at the
 /// current depth.
 struct Alternative {
@@ -34,9 +47,8 @@ struct Alternative {
   std::vector<speculate::Drafter*> drafters;
   std::unique_ptr<speculate::OracleDrafter> oracle;  // in front of the first drafter, or null
   std::vector<double> round_rates;                   // tokens per second
-  std::vector<double> slice_us;                      // per token
-  std::vector<double> step_ms, attention_ms;         // [steps]
-  std::vector<double> full_k_ms, plain_ms;           // steps with the largest k, and with none
+  Times times;                                       // of the rounds that finished
+  Times round;                                       // of the one that runs
   speculate::Statistics stats;
   core::Json groups;
   double round_us = 0;
@@ -73,6 +85,7 @@ class Ladder {
   Status reach(std::int64_t depth);
   Status begin_round(Alternative& alternative, int round);
   Status slice(Alternative& alternative);
+  Status rounds();
   Status measure(std::int64_t depth, core::Json& rows);
   core::Json row(std::int64_t depth, const Alternative& alternative, const Alternative& off) const;
   Result<std::vector<std::int32_t>> own_tokens();
@@ -185,6 +198,8 @@ Result<std::vector<std::int32_t>> Ladder::own_tokens() {
   if (!fork.ok()) return fork.error();
   engine::Sequence* const one = &*fork;
   while (!fork->finished) {
+    if (options_.cancelled && options_.cancelled())
+      return Error{ErrorCode::kCancelled, "interrupted"};
     const Result<engine::StepReport> report =
         loop_->step({&one, 1}, attention::Policy::kSegue, unused_);
     if (!report.ok()) return report.error();
@@ -205,6 +220,7 @@ Status Ladder::begin_round(Alternative& alternative, int round) {
     alternative.oracle->record(sequence.key, target_tokens_, static_cast<std::uint64_t>(round));
     sequence.drafters = {alternative.oracle.get()};
   }
+  alternative.round = {};
   alternative.round_us = 0;
   alternative.round_tokens = 0;
   return {};
@@ -231,14 +247,15 @@ Status Ladder::slice(Alternative& alternative) {
     }
     tokens += step.emitted;
     us += report->total_us;
-    alternative.step_ms.push_back(report->total_us / 1e3);
-    alternative.attention_ms.push_back(attention_us / 1e3);
-    if (step.drafted == 0) alternative.plain_ms.push_back(report->total_us / 1e3);
+    Times& times = alternative.round;
+    times.step_ms.push_back(report->total_us / 1e3);
+    times.attention_ms.push_back(attention_us / 1e3);
+    if (step.drafted == 0) times.plain_ms.push_back(report->total_us / 1e3);
     if (step.drafted > 0 && step.drafted == alternative.spec.draft_tokens) {
-      alternative.full_k_ms.push_back(report->total_us / 1e3);
+      times.full_k_ms.push_back(report->total_us / 1e3);
     }
   }
-  alternative.slice_us.push_back(us / tokens);
+  alternative.round.slice_us.push_back(us / tokens);
   alternative.round_us += us;
   alternative.round_tokens += tokens;
   advance(8.0 * tokens);
@@ -261,6 +278,19 @@ Status Ladder::measure(std::int64_t depth, core::Json& rows) {
         speculate::fixed_acceptance(options_.synthetic_acceptance),
         static_cast<std::int32_t>(runtime_.model->config().vocab), alternative.drafters.back());
   }
+  const Status status = rounds();
+  if (alternatives_.front().round_rates.empty()) return status;
+  for (const Alternative& alternative : alternatives_) {
+    const auto off = std::ranges::find_if(alternatives_, [&](const Alternative& other) {
+      return other.policy == alternative.policy && other.spec.mode == SpecMode::kOff;
+    });
+    rows.push(row(depth, alternative, *off));
+  }
+  return status;
+}
+
+/// kCancelled between slices: what the unfinished round measured is forgotten.
+Status Ladder::rounds() {
   const int slices = std::max(1, options_.tokens / kSliceTokens);
   for (int round = 0; round < options_.rounds; ++round) {
     for (Alternative& alternative : alternatives_) {
@@ -275,17 +305,12 @@ Status Ladder::measure(std::int64_t depth, core::Json& rows) {
     }
     for (Alternative& alternative : alternatives_) {
       alternative.round_rates.push_back(alternative.round_tokens / alternative.round_us * 1e6);
+      alternative.times.append(alternative.round);
       alternative.stats.merge(alternative.sequence.stats);
       alternative.controller.forget(alternative.sequence.key);
       if (alternative.oracle != nullptr) alternative.oracle->forget(alternative.sequence.key);
       loop_->release(alternative.sequence);
     }
-  }
-  for (const Alternative& alternative : alternatives_) {
-    const auto off = std::ranges::find_if(alternatives_, [&](const Alternative& other) {
-      return other.policy == alternative.policy && other.spec.mode == SpecMode::kOff;
-    });
-    rows.push(row(depth, alternative, *off));
   }
   return {};
 }
@@ -299,16 +324,17 @@ core::Json Ladder::row(std::int64_t depth, const Alternative& alternative,
       .set("policy", attention::policy_name(alternative.policy))
       .set("groups", alternative.groups)
       .set("tokens_per_s", samples_json(alternative.round_rates))
-      .set("step_ms", samples_json(alternative.step_ms))
-      .set("attention_ms", median(alternative.attention_ms))
+      .set("step_ms", samples_json(alternative.times.step_ms))
+      .set("attention_ms", median(alternative.times.attention_ms))
       .set("mean_acceptance_length", alternative.stats.mean_acceptance_length())
       .set("drafted_per_position", *counts.find("drafted_per_position"))
       .set("accepted_per_position", *counts.find("accepted_per_position"))
       .set("k_histogram", *counts.find("k_histogram"))
-      .set("ratio_to_off", ratio_json(paired_ratio(off.slice_us, alternative.slice_us)));
+      .set("ratio_to_off",
+           ratio_json(paired_ratio(off.times.slice_us, alternative.times.slice_us)));
   std::optional<double> even;
-  if (!alternative.full_k_ms.empty() && !off.plain_ms.empty()) {
-    even = break_even(median(alternative.full_k_ms) / median(off.plain_ms),
+  if (!alternative.times.full_k_ms.empty() && !off.times.plain_ms.empty()) {
+    even = break_even(median(alternative.times.full_k_ms) / median(off.times.plain_ms),
                       alternative.spec.draft_tokens);
   }
   return json.set("break_even_acceptance", even.has_value() ? core::Json(*even) : core::Json());
@@ -317,13 +343,18 @@ core::Json Ladder::row(std::int64_t depth, const Alternative& alternative,
 Result<core::Json> Ladder::run() {
   if (Status status = prepare(); !status.ok()) return status.error();
   core::Json rows = core::Json::array();
+  Status status;
   for (std::int64_t depth : options_.depths) {
-    if (Status status = reach(depth); !status.ok()) return status.error();
-    if (Status status = measure(depth, rows); !status.ok()) return status.error();
+    status = reach(depth);
+    if (status.ok()) status = measure(depth, rows);
+    if (!status.ok()) break;
   }
+  if (!status.ok() && status.error().code != ErrorCode::kCancelled) return status.error();
   if (options_.progress) options_.progress(1.0);
   core::Json json = core::Json::object();
-  return json.set("rows", std::move(rows)).set("threads", runtime_.pool->threads());
+  return json.set("rows", std::move(rows))
+      .set("threads", runtime_.pool->threads())
+      .set("interrupted", !status.ok());
 }
 
 }  // namespace

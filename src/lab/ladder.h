@@ -45,9 +45,9 @@ struct LadderOptions {
   std::function<bool()> cancelled;  // asked between slices
 };
 
-/// {rows: [...], threads}, as `segue ladder` documents it, on the model file at `path`. `off` is
-/// added to the specs when missing: ratios need it. kTooLong when a depth does not fit the model's
-/// context, kCancelled when interrupted.
+/// {rows: [...], threads, interrupted}, as `segue ladder` documents it, on the model file at
+/// `path`. `off` is added to the specs when missing: ratios need it. Interrupted: the rows are of
+/// the rounds that finished. kTooLong when a depth does not fit the model's context.
 Result<core::Json> run_ladder(const std::string& path, LadderOptions options);
 
 /// The rows as a table for people.

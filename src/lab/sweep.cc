@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <iterator>
+#include <limits>
 #include <optional>
 
 #include <fmt/format.h>
@@ -18,7 +19,9 @@
 #include "attention/synthetic.h"
 #include "core/clock.h"
 #include "core/cpu.h"
+#include "core/memory.h"
 #include "core/tolerance.h"
+#include "kv/sizing.h"
 #include "lab/forced_kernel.h"
 #include "lab/gpu.h"
 #include "lab/probe.h"
@@ -62,6 +65,18 @@ class Memory {
   std::byte* data_ = nullptr;
 };
 
+/// kNoMemory when the machine has less left than `bytes`; a double, which does not overflow.
+Status check_available(double bytes, std::string_view what) {
+  const std::int64_t available = core::available_memory_bytes();
+  if (bytes <= static_cast<double>(available)) return {};
+  const double most = static_cast<double>(std::numeric_limits<std::int64_t>::max() / 2);
+  const auto needed = static_cast<std::int64_t>(std::min(bytes, most));
+  return Error{
+      ErrorCode::kNoMemory,
+      fmt::format("the sweep needs {} bytes ({}) for {}; {} bytes ({}) are available", needed,
+                  kv::bytes_text(needed), what, available, kv::bytes_text(available))};
+}
+
 /// A cell: its plan, its buffers, its times.
 struct Cell {
   int rows = 0;
@@ -88,56 +103,38 @@ class Group {
         const attention::Kernel* kernel, core::ThreadPool& pool)
       : options_(options),
         name_(shape.name),
+        shape_(shape.shape),
         depth_(depth),
+        most_rows_(*std::ranges::max_element(options.rows)),
         kernel_(kernel),
         pool_(pool),
         device_(attention::cpu_device(pool.threads())) {
-    attention::SyntheticOptions synthetic;
-    synthetic.shape = shape.shape;
-    synthetic.shape.kv = options.kv;
-    synthetic.shape.page_size = options.page_size;
-    const int most = *std::ranges::max_element(options.rows);
-    synthetic.sequences = {{.depth = depth - most, .rows = most}};
-    synthetic.scattered = false;
-    problem_.emplace(std::move(synthetic));
+    shape_.kv = options.kv;
+    shape_.page_size = options.page_size;
   }
 
-  Status prepare() {
-    const attention::Shape& shape = problem_->options().shape;
-    const kv::View view = problem_->params().kv;
-    buffer_bytes_ =
-        static_cast<std::size_t>(view.page_stride) * static_cast<std::size_t>(view.pages);
-    copies_ =
-        options_.cache == CacheState::kCold
-            ? std::max<std::size_t>(1, (kColdBytes + 2 * buffer_bytes_ - 1) / (2 * buffer_bytes_))
-            : 1;
-    memory_.emplace(copies_ * 2 * buffer_bytes_);
-    if (memory_->data() == nullptr) {
-      return Error{ErrorCode::kNoMemory,
-                   fmt::format("the sweep needs {} bytes for the caches of {} at depth {}",
-                               copies_ * 2 * buffer_bytes_, name_, depth_)};
-    }
-    for (std::size_t copy = 0; copy < copies_; ++copy) {
-      std::byte* p = memory_->data() + copy * 2 * buffer_bytes_;
-      std::memcpy(p, view.k, buffer_bytes_);
-      std::memcpy(p + buffer_bytes_, view.v, buffer_bytes_);
-    }
-    const int most = problem_->options().sequences[0].rows;
-    const std::int64_t row_floats = std::int64_t{shape.q_heads} * shape.head_dim;
+  /// kCancelled when `stop` says so before all is filled and checked.
+  Status prepare(const std::function<bool()>& stop) {
     for (const attention::Policy policy : options_.policies) {
       for (const int rows : options_.rows) {
         Cell& cell = cells_.emplace_back();
         cell.rows = rows;
         cell.policy = policy;
-        cell.q = problem_->params().q + (most - rows) * row_floats;
         if (Status status = make_plan(rows, policy, cell.plan); !status.ok()) return status;
-        const auto partials = static_cast<std::size_t>(cell.plan.partials);
-        cell.out.resize(static_cast<std::size_t>(rows * row_floats));
-        cell.lse.resize(static_cast<std::size_t>(rows) * static_cast<std::size_t>(shape.q_heads));
-        cell.partial_m.resize(partials);
-        cell.partial_l.resize(partials);
-        cell.partial_o.resize(partials * static_cast<std::size_t>(shape.head_dim));
       }
+    }
+    if (Status status = check_memory(); !status.ok()) return status;
+    if (Status status = fill_caches(stop); !status.ok()) return status;
+    const std::int64_t row_floats = std::int64_t{shape_.q_heads} * shape_.head_dim;
+    for (Cell& cell : cells_) {
+      cell.q = problem_->params().q + (most_rows_ - cell.rows) * row_floats;
+      const auto partials = static_cast<std::size_t>(cell.plan.partials);
+      cell.out.resize(static_cast<std::size_t>(cell.rows * row_floats));
+      cell.lse.resize(static_cast<std::size_t>(cell.rows) *
+                      static_cast<std::size_t>(shape_.q_heads));
+      cell.partial_m.resize(partials);
+      cell.partial_l.resize(partials);
+      cell.partial_o.resize(partials * static_cast<std::size_t>(shape_.head_dim));
     }
     return check();
   }
@@ -164,6 +161,57 @@ class Group {
   }
 
  private:
+  /// What the caches and buffers of all cells take, against what the machine has left. The caches
+  /// are copies of a synthetic one, which is filled first.
+  Status check_memory() {
+    const std::int64_t first = shape_.first_key(depth_ - most_rows_) / shape_.page_size;
+    const std::int64_t pages = (depth_ + shape_.page_size - 1) / shape_.page_size - first;
+    const std::int64_t cache = kv::pool_bytes({.name = {},
+                                               .layers = 1,
+                                               .kv_heads = shape_.kv_heads,
+                                               .head_dim = shape_.head_dim,
+                                               .type = shape_.kv,
+                                               .layout = shape_.layout,
+                                               .page_size = shape_.page_size,
+                                               .pages = static_cast<int>(pages)});
+    copies_ = options_.cache == CacheState::kCold
+                  ? std::max<std::size_t>(1, (kColdBytes + static_cast<std::size_t>(cache) - 1) /
+                                                 static_cast<std::size_t>(cache))
+                  : 1;
+    double bytes = static_cast<double>(cache) * (1 + static_cast<double>(copies_));
+    for (const Cell& cell : cells_) {
+      bytes +=
+          static_cast<double>(cell.plan.workspace_bytes()) +
+          sizeof(float) * static_cast<double>(cell.rows) * shape_.q_heads * (shape_.head_dim + 1);
+    }
+    return check_available(bytes, fmt::format("{} at depth {}", name_, depth_));
+  }
+
+  Status fill_caches(const std::function<bool()>& stop) {
+    attention::SyntheticOptions synthetic;
+    synthetic.shape = shape_;
+    synthetic.sequences = {{.depth = depth_ - most_rows_, .rows = most_rows_}};
+    synthetic.scattered = false;
+    synthetic.cancelled = stop;
+    problem_.emplace(std::move(synthetic));
+    const kv::View view = problem_->params().kv;
+    buffer_bytes_ =
+        static_cast<std::size_t>(view.page_stride) * static_cast<std::size_t>(view.pages);
+    memory_.emplace(copies_ * 2 * buffer_bytes_);
+    if (memory_->data() == nullptr) {
+      return Error{ErrorCode::kNoMemory,
+                   fmt::format("the system refused {} bytes for the caches of {} at depth {}",
+                               copies_ * 2 * buffer_bytes_, name_, depth_)};
+    }
+    for (std::size_t copy = 0; copy < copies_; ++copy) {
+      if (stop()) return Error{ErrorCode::kCancelled, "the sweep was interrupted"};
+      std::byte* p = memory_->data() + copy * 2 * buffer_bytes_;
+      std::memcpy(p, view.k, buffer_bytes_);
+      std::memcpy(p + buffer_bytes_, view.v, buffer_bytes_);
+    }
+    return {};
+  }
+
   /// K and V of the keys that any row of the cell sees, once.
   std::int64_t kv_bytes(const Cell& cell) const {
     const attention::Shape& shape = cell.plan.shape;
@@ -184,7 +232,7 @@ class Group {
   Status make_plan(int rows, attention::Policy policy, Plan& plan) const {
     const attention::SequenceRows sequence{.depth = depth_ - rows, .rows = rows};
     attention::PlanInput input;
-    input.shape = problem_->options().shape;
+    input.shape = shape_;
     input.sequences = {&sequence, 1};
     input.policy = policy;
     input.decode_rows = rows;
@@ -315,7 +363,9 @@ class Group {
 
   const SweepOptions& options_;
   std::string name_;
+  attention::Shape shape_;
   std::int64_t depth_;
+  int most_rows_;
   const attention::Kernel* kernel_;
   core::ThreadPool& pool_;
   attention::DeviceFacts device_;
@@ -393,6 +443,8 @@ Result<core::Json> run_sweep(const SweepOptions& options) {
       forced_kernel(options.kernel, attention::DeviceKind::kCpu);
   if (!forced.ok()) return forced.error();
   const attention::Kernel* const kernel = *forced;
+  if (Status status = check_available(kColdBytes, "its measurement of the bandwidth"); !status.ok())
+    return status.error();
   core::ThreadPool pool(options.threads > 0 ? options.threads : core::cpu_facts().logical_cpus);
   const double peak = peak_gflops(pool, 15);
   double read = 0;
@@ -410,18 +462,22 @@ Result<core::Json> run_sweep(const SweepOptions& options) {
   const auto advance = [&] {
     if (options.progress) options.progress(++done / steps);
   };
+  bool interrupted = false;
+  const auto stop = [&] {
+    return interrupted = interrupted || (options.cancelled && options.cancelled());
+  };
   for (const NamedShape& shape : options.shapes) {
     for (const std::int64_t depth : options.depths) {
+      if (stop()) break;
       Group group(options, shape, depth, kernel, pool);
-      if (Status status = group.prepare(); !status.ok()) return status.error();
+      if (Status status = group.prepare(stop); !status.ok() && !interrupted) return status.error();
       advance();
-      for (int round = 0; round < options.rounds; ++round) {
-        if (options.cancelled && options.cancelled())
-          return Error{ErrorCode::kCancelled, "the sweep was interrupted"};
+      int round = 0;
+      for (; round < options.rounds && !stop(); ++round) {
         group.sample();
         advance();
       }
-      group.report(cells);
+      if (round > 0) group.report(cells);
     }
   }
   core::Json json = core::Json::object();
@@ -429,6 +485,7 @@ Result<core::Json> run_sweep(const SweepOptions& options) {
   json.set("peak_gflops", peak);
   json.set("threads", pool.threads());
   json.set("cache", options.cache == CacheState::kCold ? "cold" : "warm");
+  json.set("interrupted", interrupted);
   json.set("cells", std::move(cells));
   return json;
 }

@@ -13,6 +13,7 @@
 #include <fstream>
 
 #include "core/file.h"
+#include "core/temporary_folder.h"
 #include "core/thread_pool.h"
 #include "core/tolerance.h"
 #include "format/safetensors/safetensors.h"
@@ -178,12 +179,9 @@ TEST_P(AssistantGolden, ADraftDependsOnItsOwnSequenceOnly) {
 
 INSTANTIATE_TEST_SUITE_P(Variants, AssistantGolden, testing::Values("dense", "e2b"));
 
-/// A copy of an assistant's folder with `from` replaced by `to` in its config.
-std::string changed(const std::string& variant, const std::string& from, const std::string& to) {
-  const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
-  const std::string path = testing::TempDir() + "segue-" + test->name() + "-" +
-                           std::to_string(std::hash<std::string>{}(variant + from + to));
-  std::filesystem::create_directories(path);
+/// Fills `path` with a copy of an assistant's folder, `from` replaced by `to` in its config.
+void copy_changed(const std::string& path, const std::string& variant, const std::string& from,
+                  const std::string& to) {
   const std::string source = folder(variant) + "/assistant/";
   std::filesystem::copy_file(source + "model.safetensors", path + "/model.safetensors",
                              std::filesystem::copy_options::overwrite_existing);
@@ -192,7 +190,6 @@ std::string changed(const std::string& variant, const std::string& from, const s
   EXPECT_NE(place, std::string::npos) << from;
   text.replace(place, from.size(), to);
   std::ofstream(path + "/config.json") << text;
-  return path;
 }
 
 TEST(AssistantFile, RefusesOtherTargetsWithTheTwoNumbers) {
@@ -204,6 +201,11 @@ TEST(AssistantFile, RefusesOtherTargetsWithTheTwoNumbers) {
         Assistant::load(path, target, pool, {core::best_isa(), false});
     EXPECT_FALSE(loaded.ok()) << path;
     return loaded.ok() ? std::string() : loaded.error().message;
+  };
+  const auto error_of_changed = [&](const std::string& from, const std::string& to) {
+    const core::TemporaryFolder copy;
+    copy_changed(copy.path(), "e2b", from, to);
+    return error_of(copy.path(), *e2b);
   };
   // E2B has one kv head where the dense model has two.
   EXPECT_THAT(error_of(folder("e2b") + "/assistant", *dense),
@@ -221,14 +223,11 @@ TEST(AssistantFile, RefusesOtherTargetsWithTheTwoNumbers) {
                 "first 2 layers"},
            Case{"\"gemma4_assistant\"", "\"gemma4\"", "gemma4", "gemma4_assistant"},
        }) {
-    EXPECT_THAT(error_of(changed("e2b", c.from, c.to), *e2b),
-                AllOf(HasSubstr(c.found), HasSubstr(c.needed)))
+    EXPECT_THAT(error_of_changed(c.from, c.to), AllOf(HasSubstr(c.found), HasSubstr(c.needed)))
         << c.to;
   }
-  EXPECT_THAT(
-      error_of(changed("e2b", "\"backbone_hidden_size\": 32", "\"backbone_hidden_size\": 64"),
-               *e2b),
-      testing::AnyOf(HasSubstr("64"), HasSubstr("128")));
+  EXPECT_THAT(error_of_changed("\"backbone_hidden_size\": 32", "\"backbone_hidden_size\": 64"),
+              testing::AnyOf(HasSubstr("64"), HasSubstr("128")));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "core/dtype.h"
+#include "core/temporary_folder.h"
 #include "core/tolerance.h"
 #include "format/gguf/writer.h"
 #include "model/golden_model.h"
@@ -151,11 +152,11 @@ TEST_P(Gemma4Gguf, HasTheBitsOfTheFolder) {
   const Result<Config> config = read_config(folder);
   const Result<safetensors::Checkpoint> checkpoint = safetensors::Checkpoint::open(folder);
   ASSERT_TRUE(config.ok() && checkpoint.ok());
-  const std::string path = fmt::format("{}segue-gemma4-{}.gguf", testing::TempDir(), GetParam());
+  const core::TemporaryFolder temporary;
+  const std::string path = temporary.file("model.gguf");
   ASSERT_TRUE(as_gguf(*config, *checkpoint).write(path).ok());
   const auto from_folder = LanguageModel::open(folder, pool, {});
   const auto from_gguf = LanguageModel::open(path, pool, {});
-  std::remove(path.c_str());
   ASSERT_TRUE(from_folder.ok()) << from_folder.error().message;
   ASSERT_TRUE(from_gguf.ok()) << from_gguf.error().message;
   const PromptRows expected = run_prompt(**from_folder, golden.tokens, {512, 0});

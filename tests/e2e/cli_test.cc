@@ -3,14 +3,12 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
 #include <fstream>
 
 #include "core/file.h"
 #include "core/json.h"
+#include "e2e/program.h"
 #include "e2e/tiny_model.h"
 
 namespace segue::e2e {
@@ -18,25 +16,6 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-
-struct Outcome {
-  int code = -1;
-  std::string output;  // standard output and standard error
-};
-
-/// Runs the program through the shell; `arguments` is quoted by the caller.
-Outcome run(const std::string& arguments) {
-  Outcome result;
-  FILE* pipe = popen(fmt::format("{} {} 2>&1 < /dev/null", SEGUE_PROGRAM, arguments).c_str(), "r");
-  EXPECT_NE(pipe, nullptr);
-  std::array<char, 4096> buffer;
-  for (std::size_t got; (got = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) {
-    result.output.append(buffer.data(), got);
-  }
-  const int status = pclose(pipe);
-  result.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return result;
-}
 
 core::Json json_of(const std::string& text) {
   Result<core::Json> json = core::Json::parse(text);
@@ -90,7 +69,7 @@ TEST_F(Cli, UsageErrorsExitWithTwoAndNameTheFlag) {
            {"sweep --shape 4,1,64 --depths 512,,1024", "--depths"},
            {"ladder -m " + model + " --spec ngram:99", "ngram:K"},
        }) {
-    const Outcome result = run(arguments);
+    const Outcome result = run_program(arguments);
     EXPECT_EQ(result.code, 2) << arguments << "\n" << result.output;
     EXPECT_THAT(result.output, HasSubstr(part)) << arguments;
   }
@@ -115,7 +94,7 @@ TEST_F(Cli, FailuresExitWithOneAndNameTheThing) {
            {"run -m " + model + " --chat", ""},
            {"ladder -m " + model + " --depths 100000", "2048"},
        }) {
-    const Outcome result = run(arguments);
+    const Outcome result = run_program(arguments);
     if (part.empty()) continue;
     EXPECT_EQ(result.code, 1) << arguments << "\n" << result.output;
     EXPECT_THAT(result.output, HasSubstr(part)) << arguments;
@@ -128,16 +107,17 @@ TEST_F(Cli, TruncatedModelsAreRefusedAtEveryLength) {
   const std::string path = temporary_path("cut.gguf");
   for (std::size_t size = 0; size < bytes->size(); size += bytes->size() / 12 + 1) {
     ASSERT_TRUE(core::write_file(path, std::string_view(*bytes).substr(0, size)).ok());
-    EXPECT_EQ(run("run -m " + path + " -p x -n 1").code, 1) << size;
+    EXPECT_EQ(run_program("run -m " + path + " -p x -n 1").code, 1) << size;
   }
 }
 
 TEST_F(Cli, RunWritesTheDocumentThatScriptsRead) {
   const std::string trace = temporary_path("trace.jsonl");
-  const Outcome result = run(run_model +
-                             "-p 'ababababab' -n 12 --ignore-eos --spec ngram --draft-tokens 4 "
-                             "--logits-hash --quiet --json - --trace " +
-                             trace);
+  const Outcome result =
+      run_program(run_model +
+                  "-p 'ababababab' -n 12 --ignore-eos --spec ngram --draft-tokens 4 "
+                  "--logits-hash --quiet --json - --trace " +
+                  trace);
   ASSERT_EQ(result.code, 0) << result.output;
   const core::Json json = json_of(result.output);
   EXPECT_EQ(at(json, "tokens").as_array()->size(), 12u);
@@ -167,39 +147,41 @@ TEST_F(Cli, BatchAnswersEveryLineInOrderAndRefusesUnknownFields) {
          "\n\n"
       << R"({"prompt": "xyz", "n": 5, "ignore_eos": true, "temperature": 0.8, "seed": 3})"
          "\n";
-  const Outcome result = run("batch -m " + model + " --quiet --requests " + requests);
+  const Outcome result = run_program("batch -m " + model + " --quiet --requests " + requests);
   ASSERT_EQ(result.code, 0) << result.output;
   const std::size_t line = result.output.find('\n');
   EXPECT_EQ(at(json_of(result.output.substr(0, line)), "tokens").as_array()->size(), 3u);
   EXPECT_EQ(at(json_of(result.output.substr(line + 1)), "tokens").as_array()->size(), 5u);
   std::ofstream(requests) << R"({"prompt": "abc", "temprature": 1})"
                              "\n";
-  const Outcome typo = run("batch -m " + model + " --quiet --requests " + requests);
+  const Outcome typo = run_program("batch -m " + model + " --quiet --requests " + requests);
   EXPECT_EQ(typo.code, 2);
   EXPECT_THAT(typo.output, AllOf(HasSubstr("line 1"), HasSubstr("temprature")));
   std::ofstream(requests) << "{broken\n";
-  EXPECT_EQ(run("batch -m " + model + " --quiet --requests " + requests).code, 1);
+  EXPECT_EQ(run_program("batch -m " + model + " --quiet --requests " + requests).code, 1);
 }
 
 TEST_F(Cli, ExplainNamesClausesAndWorkgroupsOfThePublishedCase) {
   const auto explain = [](const std::string& flags) {
-    return json_of(run("explain --shape 16,8,256 --depth 32768 --quiet --json - " + flags).output);
+    return json_of(
+        run_program("explain --shape 16,8,256 --depth 32768 --quiet --json - " + flags).output);
   };
   EXPECT_EQ(*at(explain("--policy stock --rows 2"), "workgroups").as_int(), 8);
   EXPECT_EQ(*at(explain("--policy stock --rows 1"), "workgroups").as_int(), 128);
-  EXPECT_THAT(run("explain --shape 16,8,256 --policy stock --rows 2").output,
+  EXPECT_THAT(run_program("explain --shape 16,8,256 --policy stock --rows 2").output,
               HasSubstr("max_seqlen_q > 1"));
-  EXPECT_THAT(run("explain --shape 16,8,256 --policy stock --batch 64").output,
+  EXPECT_THAT(run_program("explain --shape 16,8,256 --policy stock --batch 64").output,
               HasSubstr("seq_threshold_3D"));
-  EXPECT_THAT(run("explain --shape 16,8,256 --policy pr45450 --decode-rows 2 --rows 2").output,
-              testing::ContainsRegex("path +segmented"));
+  EXPECT_THAT(
+      run_program("explain --shape 16,8,256 --policy pr45450 --decode-rows 2 --rows 2").output,
+      testing::ContainsRegex("path +segmented"));
 }
 
 TEST_F(Cli, LadderMeasuresEveryCellAndSolvesForBreakEven) {
   const Outcome result =
-      run("ladder -m " + model +
-          " --depths 64,300 --spec off,ngram:2,auto --policies segue,stock "
-          "--rounds 2 --tokens 16 --synthetic-acceptance 0.8,0.5 --quiet --json -");
+      run_program("ladder -m " + model +
+                  " --depths 64,300 --spec off,ngram:2,auto --policies segue,stock "
+                  "--rounds 2 --tokens 16 --synthetic-acceptance 0.8,0.5 --quiet --json -");
   ASSERT_EQ(result.code, 0) << result.output;
   const core::Json json = json_of(result.output);
   const core::Json::Array* rows = at(json, "rows").as_array();
@@ -216,17 +198,17 @@ TEST_F(Cli, LadderMeasuresEveryCellAndSolvesForBreakEven) {
 TEST_F(Cli, EveryCommandHasHelpWithExamples) {
   for (const char* command : {"run", "batch", "ladder", "cells", "sweep", "exactness", "explain",
                               "kernels", "inspect", "tokenize", "eval"}) {
-    const Outcome result = run(fmt::format("{} --help", command));
+    const Outcome result = run_program(fmt::format("{} --help", command));
     EXPECT_EQ(result.code, 0) << command;
     EXPECT_THAT(result.output, AllOf(HasSubstr("Examples:"), HasSubstr("--json"),
                                      HasSubstr("--quiet"), HasSubstr("--threads")));
   }
-  EXPECT_THAT(run("--version").output, HasSubstr("segue 0."));
+  EXPECT_THAT(run_program("--version").output, HasSubstr("segue 0."));
 }
 
 TEST_F(Cli, EmptyPromptsAndZeroTokensAreAllowed) {
-  EXPECT_EQ(run(run_model + "-p '' -n 2 --quiet").code, 0);
-  EXPECT_EQ(run(run_model + "-p x -n 0 --quiet").code, 0);
+  EXPECT_EQ(run_program(run_model + "-p '' -n 2 --quiet").code, 0);
+  EXPECT_EQ(run_program(run_model + "-p x -n 0 --quiet").code, 0);
 }
 
 }  // namespace

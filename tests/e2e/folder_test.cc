@@ -3,7 +3,6 @@
 // reason.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <string>
@@ -13,6 +12,7 @@
 
 #include "core/file.h"
 #include "core/json.h"
+#include "core/temporary_folder.h"
 #include "e2e/program.h"
 #include "format/safetensors/writer.h"
 
@@ -24,13 +24,10 @@ using testing::HasSubstr;
 
 class Folder : public testing::Test {
  protected:
-  Folder() : path_(fmt::format("{}segue_folder_{}", testing::TempDir(), ::getpid())) {
-    std::filesystem::create_directories(path_);
-  }
-  ~Folder() override { std::filesystem::remove_all(path_); }
-  std::string file(const char* name) const { return fmt::format("{}/{}", path_, name); }
+  std::string file(const char* name) const { return folder_.file(name); }
 
-  std::string path_;
+  core::TemporaryFolder folder_;
+  const std::string path_ = folder_.path();
 };
 
 TEST_F(Folder, InspectShowsTheTensorsOfEveryShard) {

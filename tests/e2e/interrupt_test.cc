@@ -92,13 +92,42 @@ TEST(Interrupt, CtrlCEndsARunCleanlyWithWhatWasWritten) {
   EXPECT_EQ(again.wait_code(), 0);
 }
 
-TEST(Interrupt, CtrlCEndsAMeasurement) {
+TEST(Interrupt, CtrlCEndsAMeasurementWithATableAndADocumentOfWhatFinished) {
   const std::string model = write_tiny({.context = 100'000});
-  const Running program({"ladder", "-m", model, "--depths", "64,128", "--rounds", "1000",
-                         "--tokens", "64", "--spec", "off,ngram:2", "--policies", "segue"});
-  usleep(300'000);
-  ASSERT_EQ(kill(program.pid, SIGINT), 0);
-  EXPECT_EQ(program.wait_code(), 128 + SIGINT);
+  const std::vector<std::vector<std::string>> commands{
+      {"ladder", "-m", model, "--depths", "64,128", "--rounds", "1000", "--tokens", "64", "--spec",
+       "off,ngram:2", "--policies", "segue"},
+      {"cells", "-m", model, "--depths", "64", "--rounds", "1000", "--tokens", "64", "--fixed",
+       "2"},
+      {"sweep", "--shape", "4,1,64", "--depths", "64", "--rounds", "1000", "--cache", "warm"},
+      {"exactness"}};
+  for (std::vector<std::string> command : commands) {
+    const std::string json = temporary_path("interrupted.json");
+    const std::string name = command[0];
+    command.insert(command.end(), {"--threads", "2", "--json", json});
+    const Running program(command);
+    usleep(1'500'000);
+    ASSERT_EQ(kill(program.pid, SIGINT), 0);
+    const std::string table = program.read_bytes(1'000'000);
+    EXPECT_EQ(program.wait_code(), 128 + SIGINT) << name;
+    EXPECT_NE(table.find('\n'), std::string::npos) << name;
+    const Result<std::string> written = core::read_file(json);
+    ASSERT_TRUE(written.ok()) << name;
+    const Result<core::Json> document = core::Json::parse(*written);
+    ASSERT_TRUE(document.ok()) << name;
+    EXPECT_TRUE(*document->find("interrupted")->as_bool()) << name;
+    const core::Json* results = nullptr;
+    for (const char* key : {"rows", "cells", "cases"}) {
+      if (results == nullptr) results = document->find(key);
+    }
+    ASSERT_NE(results, nullptr) << name;
+    for (const core::Json& row : *results->as_array()) {
+      const core::Json* rates = row.find("tokens_per_s");
+      if (rates == nullptr) continue;
+      EXPECT_GT(rates->find("samples")->as_array()->size(), 0u);
+      EXPECT_LT(rates->find("samples")->as_array()->size(), 1000u);
+    }
+  }
 }
 
 }  // namespace

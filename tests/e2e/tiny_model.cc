@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +14,7 @@
 
 #include "core/check.h"
 #include "core/dtype.h"
+#include "core/temporary_folder.h"
 
 namespace segue::e2e {
 namespace {
@@ -191,12 +191,12 @@ std::string write_tiny_assistant(const TinyModel& target) {
 }
 
 std::string temporary_path(const std::string& name) {
+  static const core::TemporaryFolder folder;
   const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
-  std::string path = testing::TempDir() + fmt::format("segue-{}-", getpid());
-  if (test != nullptr) path += fmt::format("{}-{}-", test->test_suite_name(), test->name());
-  std::replace(path.begin() + static_cast<std::ptrdiff_t>(testing::TempDir().size()), path.end(),
-               '/', '_');
-  return path + name;
+  std::string file = name;
+  if (test != nullptr) file = fmt::format("{}-{}-{}", test->test_suite_name(), test->name(), name);
+  std::replace(file.begin(), file.end(), '/', '_');
+  return folder.file(file);
 }
 
 std::string write_tiny(const TinyModel& model, const std::string& name) {

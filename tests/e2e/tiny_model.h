@@ -40,7 +40,7 @@ std::string write_tiny_assistant(const TinyModel& target);
 /// Vocabulary: pad, eos, bos, unk, then the 256 bytes as "<0xXX>".
 inline constexpr int kTinyVocab = 260;
 
-/// A path that no other test uses.
+/// A path that no other test uses; what is written there is removed when the tests have run.
 std::string temporary_path(const std::string& name);
 
 /// Path of a real model, or empty when it has not been fetched.

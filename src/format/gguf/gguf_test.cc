@@ -4,17 +4,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <filesystem>
 #include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/temporary_folder.h"
 #include "core/tolerance.h"
 #include "format/gguf/types.h"
 #include "format/gguf/writer.h"
@@ -197,11 +196,8 @@ TEST(GgufFile, EveryTensorTypeSurvivesWritingAndReading) {
 
 class GgufOnDisk : public ::testing::Test {
  protected:
-  void SetUp() override {
-    path_ = ::testing::TempDir() + "segue_gguf_" + std::to_string(::getpid()) + ".gguf";
-  }
-  void TearDown() override { std::filesystem::remove(path_); }
-  std::string path_;
+  core::TemporaryFolder folder_;
+  std::string path_ = folder_.file("model.gguf");
 };
 
 TEST_F(GgufOnDisk, ViewsSurviveAMoveAndReleasedTensorsStayReadable) {
@@ -231,7 +227,7 @@ TEST_F(GgufOnDisk, MissingEmptyAndForeignFilesAreRefusedWithTheirName) {
   EXPECT_THAT(File::open(path_).error().message, HasSubstr("not a GGUF file"));
   ASSERT_TRUE(core::write_file(path_, "{\"json\": 1}").ok());
   EXPECT_THAT(File::open(path_).error().message, HasSubstr(path_));
-  EXPECT_EQ(File::open(::testing::TempDir()).error().code, ErrorCode::kIo);
+  EXPECT_EQ(File::open(folder_.path()).error().code, ErrorCode::kIo);
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "core/file.h"
+#include "core/temporary_folder.h"
 #include "format/safetensors/describe.h"
 #include "format/safetensors/writer.h"
 
@@ -25,17 +25,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Bytes = std::vector<std::byte>;
 
-/// An empty folder of its own, removed afterwards.
-class Folder {
+/// An empty folder, and what opening it as a checkpoint says.
+class Folder : public core::TemporaryFolder {
  public:
-  Folder()
-      : path_(std::filesystem::path(::testing::TempDir()) /
-              fmt::format("segue_safetensors_{}_{}", ::getpid(), counter_++)) {
-    std::filesystem::create_directory(path_);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string path() const { return path_.string(); }
-  std::string file(std::string_view name) const { return (path_ / name).string(); }
   void write(std::string_view name, std::string_view text) const {
     ASSERT_TRUE(core::write_file(file(name), text).ok());
   }
@@ -43,10 +35,6 @@ class Folder {
     const Result<Checkpoint> checkpoint = Checkpoint::open(path());
     return checkpoint ? "accepted" : checkpoint.error().message;
   }
-
- private:
-  static inline int counter_ = 0;
-  std::filesystem::path path_;
 };
 
 Writer floats(std::initializer_list<std::pair<const char*, float>> tensors) {
