@@ -5,9 +5,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <iostream>
+#include <limits>
 
 namespace segue::cli {
 namespace {
@@ -27,7 +29,8 @@ std::string parse_number(const std::string& text, T low, T high, T& out) {
 }
 
 template <class T>
-std::string parse_numbers(const std::string& text, T low, T high, std::vector<T>& out) {
+std::string parse_numbers(const std::string& text, T low, T high, bool repeats,
+                          std::vector<T>& out) {
   out.clear();
   std::size_t begin = 0;
   for (;;) {
@@ -35,6 +38,8 @@ std::string parse_numbers(const std::string& text, T low, T high, std::vector<T>
     T value{};
     std::string problem = parse_number(text.substr(begin, comma - begin), low, high, value);
     if (!problem.empty()) return problem;
+    if (!repeats && std::find(out.begin(), out.end(), value) != out.end())
+      return fmt::format("'{}' has {} twice", text, value);
     out.push_back(value);
     if (comma == std::string::npos) return {};
     begin = comma + 1;
@@ -139,7 +144,8 @@ Args& Args::integer(std::string_view names, int& target, int low, int high, std:
 
 Args& Args::seed(std::string_view names, std::uint64_t& target, std::string_view help) {
   impl_->value(names, help, std::to_string(target), [&target](const std::string& text) {
-    return parse_number(text, std::uint64_t{0}, ~std::uint64_t{0}, target);
+    constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();  // what JSON holds
+    return parse_number(text, std::uint64_t{0}, kMost, target);
   });
   return *this;
 }
@@ -160,7 +166,7 @@ Args& Args::integers(std::string_view names, std::vector<std::int64_t>& target, 
                      std::int64_t high, std::string_view help) {
   impl_->value(names, help, fmt::format("{}", fmt::join(target, ",")),
                [&target, low, high](const std::string& text) {
-                 return parse_numbers(text, low, high, target);
+                 return parse_numbers(text, low, high, false, target);
                });
   return *this;
 }
@@ -169,23 +175,25 @@ Args& Args::reals(std::string_view names, std::vector<double>& target, double lo
                   std::string_view help) {
   impl_->value(names, help, fmt::format("{}", fmt::join(target, ",")),
                [&target, low, high](const std::string& text) {
-                 return parse_numbers(text, low, high, target);
+                 return parse_numbers(text, low, high, true, target);
                });
   return *this;
 }
 
 Args& Args::list(std::string_view names, std::vector<std::string>& target, std::string_view help) {
-  impl_->value(names, help, fmt::format("{}", fmt::join(target, ",")),
-               [&target](const std::string& text) {
-                 target.clear();
-                 for (std::size_t begin = 0;;) {
-                   const std::size_t comma = text.find(',', begin);
-                   target.push_back(text.substr(begin, comma - begin));
-                   if (target.back().empty()) return fmt::format("'{}' has an empty entry", text);
-                   if (comma == std::string::npos) return std::string();
-                   begin = comma + 1;
-                 }
-               });
+  impl_->value(
+      names, help, fmt::format("{}", fmt::join(target, ",")), [&target](const std::string& text) {
+        target.clear();
+        for (std::size_t begin = 0;;) {
+          const std::size_t comma = text.find(',', begin);
+          target.push_back(text.substr(begin, comma - begin));
+          if (target.back().empty()) return fmt::format("'{}' has an empty entry", text);
+          if (std::find(target.begin(), target.end() - 1, target.back()) != target.end() - 1)
+            return fmt::format("'{}' has {} twice", text, target.back());
+          if (comma == std::string::npos) return std::string();
+          begin = comma + 1;
+        }
+      });
   return *this;
 }
 

@@ -37,7 +37,7 @@ class Args {
   Args& integer(std::string_view names, int& target, int low, int high, std::string_view help);
   Args& seed(std::string_view names, std::uint64_t& target, std::string_view help);
   Args& real(std::string_view names, float& target, double low, double high, std::string_view help);
-  /// Comma-separated lists: "512,2048".
+  /// Comma-separated lists: "512,2048". Nothing twice, except in `reals`.
   Args& integers(std::string_view names, std::vector<std::int64_t>& target, std::int64_t low,
                  std::int64_t high, std::string_view help);
   Args& reals(std::string_view names, std::vector<double>& target, double low, double high,

@@ -28,15 +28,15 @@ class LineReader {
     tokens("prompt_tokens", request.prompt_tokens);
     if ((json_.find("prompt") == nullptr) == (json_.find("prompt_tokens") == nullptr))
       fail("prompt", "exactly one of prompt and prompt_tokens is needed");
-    integer("n", request.max_tokens, -1, std::int64_t{1} << 30);
-    number("temperature", request.sampling.temperature);
-    integer("top_k", request.sampling.top_k, 0, 1 << 30);
-    number("top_p", request.sampling.top_p);
-    number("min_p", request.sampling.min_p);
-    number("repeat_penalty", request.sampling.repeat_penalty);
-    integer("repeat_last_n", request.sampling.repeat_last_n, -1, 1 << 30);
-    integer("seed", request.sampling.seed, 0, INT64_MAX);
-    integer("draft_tokens", request.draft_tokens, 0, 8);
+    integer("n", request.max_tokens, ranges::kMaxTokens);
+    number("temperature", request.sampling.temperature, ranges::kTemperature);
+    integer("top_k", request.sampling.top_k, ranges::kTopK);
+    number("top_p", request.sampling.top_p, ranges::kTopP);
+    number("min_p", request.sampling.min_p, ranges::kMinP);
+    number("repeat_penalty", request.sampling.repeat_penalty, ranges::kRepeatPenalty);
+    integer("repeat_last_n", request.sampling.repeat_last_n, ranges::kRepeatLastN);
+    integer("seed", request.sampling.seed, ranges::kSeed);
+    integer("draft_tokens", request.draft_tokens, ranges::kDraftTokens);
     boolean("ignore_eos", request.ignore_eos);
     boolean("logits_hash", request.logits_hash);
     boolean("parse_special", request.parse_special);
@@ -81,20 +81,24 @@ class LineReader {
     if (json->as_bool() == nullptr) return fail(key, "must be true or false");
     out = *json->as_bool();
   }
-  void number(std::string_view key, float& out) {
+  void number(std::string_view key, float& out, const ranges::Range<double>& range) {
     const core::Json* json = field(key);
     double value = 0;
     if (json == nullptr) return;
-    if (!json->as_double(value)) return fail(key, "must be a number");
+    if (!json->as_double(value) || !(value >= range.low && value <= range.high)) {
+      return fail(key, fmt::format("{} is not allowed; allowed: {} to {}", json->dump(), range.low,
+                                   range.high));
+    }
     out = static_cast<float>(value);
   }
-  template <class T>
-  void integer(std::string_view key, T& out, std::int64_t low, std::int64_t high) {
+  template <class T, class Bound>
+  void integer(std::string_view key, T& out, const ranges::Range<Bound>& range) {
     const core::Json* json = field(key);
     if (json == nullptr) return;
     const std::int64_t* value = json->as_int();
-    if (value == nullptr || *value < low || *value > high) {
-      return fail(key, fmt::format("must be a whole number from {} to {}", low, high));
+    if (value == nullptr || *value < range.low || *value > range.high) {
+      return fail(key, fmt::format("{} is not allowed; allowed: whole numbers from {} to {}",
+                                   json->dump(), range.low, range.high));
     }
     out = static_cast<T>(*value);
   }

@@ -3,6 +3,7 @@
 #include "cli/generation.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace segue::cli {
 
@@ -71,24 +72,46 @@ core::Json EngineFlags::settings() const {
 }
 
 void RequestFlags::declare(Args& args) {
-  args.integer("-n,--max-tokens", max_tokens, -1, std::int64_t{1} << 30,
+  using namespace ranges;
+  args.integer("-n,--max-tokens", max_tokens, kMaxTokens.low, kMaxTokens.high,
                "tokens to generate; -1: until the end")
       .texts("--stop", stop, "end before this text; may be given several times")
       .flag("--ignore-eos", ignore_eos, "go on after the model ends its turn")
-      .real("--temperature", sampling.temperature, 0, 1e6, "0: the most likely token")
-      .integer("--top-k", sampling.top_k, 0, 1 << 30, "sample among the k most likely; 0: off")
-      .real("--top-p", sampling.top_p, 1e-9, 1,
+      .real("--temperature", sampling.temperature, kTemperature.low, kTemperature.high,
+            "0: the most likely token")
+      .integer("--top-k", sampling.top_k, kTopK.low, kTopK.high,
+               "sample among the k most likely; 0: off")
+      .real("--top-p", sampling.top_p, kTopP.low, kTopP.high,
             "sample among the most likely with this total probability; 1: off")
-      .real("--min-p", sampling.min_p, 0, 1,
+      .real("--min-p", sampling.min_p, kMinP.low, kMinP.high,
             "drop tokens below this share of the largest probability; 0: off")
-      .real("--repeat-penalty", sampling.repeat_penalty, 1e-3, 1e3,
+      .real("--repeat-penalty", sampling.repeat_penalty, kRepeatPenalty.low, kRepeatPenalty.high,
             "penalty on recent tokens; 1: off")
-      .integer("--repeat-last-n", sampling.repeat_last_n, -1, 1 << 30,
+      .integer("--repeat-last-n", sampling.repeat_last_n, kRepeatLastN.low, kRepeatLastN.high,
                "how far back it looks; -1: all")
       .seed("--seed", sampling.seed, "seed of the sampling noise")
       .choice("--spec", spec, {"off", "ngram", "mtp", "draft", "auto"}, "speculation")
-      .integer("--draft-tokens", draft_tokens, 0, 8, "largest k; 0: 4, and 8 for auto")
+      .integer("--draft-tokens", draft_tokens, kDraftTokens.low, kDraftTokens.high,
+               "largest k; 0: 4, and 8 for auto")
       .flag("--logits-hash", logits_hash, "report a hash of the raw logits of every emitted token");
+}
+
+std::string RequestFlags::without_effect(const Args& args) const {
+  std::vector<std::string_view> names;
+  if (sampling.temperature == 0) {
+    for (const std::string_view name : {"--top-k", "--top-p", "--min-p"}) {
+      if (args.given(name)) names.push_back(name);
+    }
+  }
+  std::string line;
+  const auto add = [&](std::string_view why, std::string_view flags) {
+    line += fmt::format("{}without effect {}: {}", line.empty() ? "warning: " : "; ", why, flags);
+  };
+  if (!names.empty()) add("at temperature 0", fmt::format("{}", fmt::join(names, ", ")));
+  if (args.given("--repeat-last-n") && sampling.repeat_penalty == 1)
+    add("without --repeat-penalty", "--repeat-last-n");
+  if (args.given("--draft-tokens") && spec == "off") add("with --spec off", "--draft-tokens");
+  return line;
 }
 
 Request RequestFlags::request() const {

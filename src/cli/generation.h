@@ -13,6 +13,23 @@
 
 namespace segue::cli {
 
+/// What a flag of `run` and the field of a request in `batch` may be: the same, from here.
+namespace ranges {
+template <class T>
+struct Range {
+  T low, high;
+};
+inline constexpr Range<std::int64_t> kMaxTokens{-1, std::int64_t{1} << 30};
+inline constexpr Range<double> kTemperature{0, 1e6};
+inline constexpr Range<int> kTopK{0, 1 << 30};
+inline constexpr Range<double> kTopP{1e-9, 1};
+inline constexpr Range<double> kMinP{0, 1};
+inline constexpr Range<double> kRepeatPenalty{1e-3, 1e3};
+inline constexpr Range<int> kRepeatLastN{-1, 1 << 30};
+inline constexpr Range<int> kDraftTokens{0, 8};
+inline constexpr Range<std::int64_t> kSeed{0, INT64_MAX};  // what JSON holds exactly
+}  // namespace ranges
+
 /// Flags that become EngineOptions, with --json, --quiet and --trace.
 struct EngineFlags {
   ModelFlag model;
@@ -48,6 +65,8 @@ struct RequestFlags {
   bool logits_hash = false;
 
   void declare(Args& args);
+  /// A line for the person who gave flags that change nothing, by name; empty: all do something.
+  std::string without_effect(const Args& args) const;
   Request request() const;
   core::Json settings() const;
 };

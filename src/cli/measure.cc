@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // segue sweep, exactness, explain and kernels: the lab's view of attention, without a model's
 // weights.
+#include <algorithm>
 #include <optional>
 
 #include <fmt/format.h>
@@ -101,6 +102,8 @@ Status sweep_command(int argc, const char* const* argv) {
   if (!*parsed) return {};
   if (shapes.empty()) return Error{ErrorCode::kUsage, "--shape is needed (see segue sweep --help)"};
   for (const std::string& text : shapes) {
+    if (std::ranges::count(shapes, text) > 1)
+      return Error{ErrorCode::kUsage, fmt::format("--shape: {} is given twice", text)};
     const Result<lab::NamedShape> shape = lab::parse_shape(text);
     if (!shape.ok()) return shape.error();
     options.shapes.push_back(*shape);

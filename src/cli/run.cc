@@ -155,6 +155,8 @@ Status run_command(int argc, const char* const* argv) {
   if (!flags.chat && args.given("--system"))
     return Error{ErrorCode::kUsage, "--system needs --chat"};
   if (flags.engine.quiet) core::set_log_level(core::LogLevel::kQuiet);
+  if (const std::string line = flags.request.without_effect(args); !line.empty())
+    core::log_info(line);
   Request request = flags.request.request();
   request.prompt = flags.prompt;
   if (args.given("--prompt-file")) {

@@ -140,6 +140,13 @@ std::string missing(const attention::Kernel& kernel) {
              : fmt::format("no: needs {}", core::isa_name(kernel.isa));
 }
 
+/// Why nothing runs on the device that was asked for; empty: something does.
+std::string why_missing(std::optional<attention::DeviceKind> device) {
+  if (device != attention::DeviceKind::kCuda) return {};
+  const Result<device::GpuFacts> gpu = device::gpu_facts();
+  return gpu.ok() ? std::string() : gpu.error().message;
+}
+
 }  // namespace
 
 Result<core::Json> explain(const ExplainOptions& options) {
@@ -186,6 +193,7 @@ core::Json kernels_json(std::optional<attention::DeviceKind> device) {
   }
   core::Json json = core::Json::object();
   json.set("kernels", std::move(list));
+  if (const std::string why = why_missing(device); !why.empty()) json.set("missing", why);
   return json;
 }
 
@@ -197,6 +205,7 @@ std::string kernels_table(std::optional<attention::DeviceKind> device) {
                    row.kernel->bits_class, device_name(row.kernel->device), row.kv,
                    row.available ? "yes" : missing(*row.kernel));
   }
+  if (const std::string why = why_missing(device); !why.empty()) text += why + "\n";
   return text;
 }
 

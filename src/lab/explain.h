@@ -34,7 +34,7 @@ Result<core::Json> explain(const ExplainOptions& options);
 Result<std::string> explain_text(const ExplainOptions& options);
 
 /// {kernels: [{name, bits_class, device, isa, kv, available}]}: all rows of this build, best first;
-/// of one device if given.
+/// of one device if given. Asked for a GPU's where none can run: with `missing`, the reason.
 core::Json kernels_json(std::optional<attention::DeviceKind> device = {});
 std::string kernels_table(std::optional<attention::DeviceKind> device = {});
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <fstream>
 
 #include "core/file.h"
@@ -193,6 +194,55 @@ TEST_F(Cli, LadderMeasuresEveryCellAndSolvesForBreakEven) {
     EXPECT_FALSE(at(row, "ratio_to_off.low95").is_null());
     EXPECT_NE(row.find("break_even_acceptance"), nullptr);
   }
+}
+
+TEST_F(Cli, AnEntryOfAListIsRefusedTheSecondTime) {
+  for (const auto& [arguments, part] : std::vector<std::pair<std::string, std::string>>{
+           {"ladder -m " + model + " --depths 512,64,512", "--depths: '512,64,512' has 512 twice"},
+           {"ladder -m " + model + " --spec off,auto,off", "has off twice"},
+           {"sweep --shape 4,1,64 --rows 1,2,1", "--rows: '1,2,1' has 1 twice"},
+           {"sweep --shape 4,1,64 --shape 4,1,64", "4,1,64 is given twice"}}) {
+    const Outcome result = run_program(arguments);
+    EXPECT_EQ(result.code, 2) << arguments;
+    EXPECT_THAT(result.output, HasSubstr(part)) << arguments;
+  }
+}
+
+TEST_F(Cli, FlagsOfRunAndFieldsOfBatchHaveTheSameRanges) {
+  const std::string requests = temporary_path("requests.jsonl");
+  for (const auto& [flag, field, value, range] :
+       std::vector<std::array<std::string, 4>>{{"-n", "n", "-2", "-1 to 1073741824"},
+                                               {"--temperature", "temperature", "1000001", "0 to "},
+                                               {"--top-p", "top_p", "0", "1e-09 to 1"},
+                                               {"--min-p", "min_p", "1.5", "0 to 1"},
+                                               {"--repeat-penalty", "repeat_penalty", "0", "0.001"},
+                                               {"--repeat-last-n", "repeat_last_n", "-2", "-1 to"},
+                                               {"--draft-tokens", "draft_tokens", "9", "0 to 8"},
+                                               {"--seed", "seed", "-1", "9223372036854775807"}}) {
+    const Outcome run = run_program(run_model + "-p x " + flag + " " + value);
+    EXPECT_EQ(run.code, 2) << flag;
+    EXPECT_THAT(run.output, AllOf(HasSubstr(value), HasSubstr(range))) << flag;
+    std::ofstream(requests) << fmt::format("{{\"prompt\": \"x\", \"{}\": {}}}\n", field, value);
+    const Outcome batch = run_program("batch -m " + model + " --quiet --requests " + requests);
+    EXPECT_EQ(batch.code, 2) << field;
+    EXPECT_THAT(batch.output, AllOf(HasSubstr("line 1"), HasSubstr(field), HasSubstr(range)))
+        << field;
+  }
+}
+
+TEST_F(Cli, FlagsThatChangeNothingAreNamedInOneLine) {
+  const Outcome greedy = run_program(run_model + "-p x -n 1 --top-k 5 --min-p 0.1");
+  EXPECT_EQ(greedy.code, 0);
+  EXPECT_THAT(greedy.output,
+              HasSubstr("warning: without effect at temperature 0: --top-k, --min-p"));
+  const Outcome sampled = run_program(run_model + "-p x -n 1 --top-k 5 --temperature 1");
+  EXPECT_THAT(sampled.output, testing::Not(HasSubstr("warning")));
+}
+
+TEST_F(Cli, KernelsOfAMissingGpuAreExplained) {
+  const Outcome gpu = run_program("kernels --device cuda");
+  EXPECT_EQ(gpu.code, 0);
+  EXPECT_THAT(gpu.output, testing::AnyOf(HasSubstr("CUDA"), HasSubstr("GPU"), HasSubstr("yes")));
 }
 
 TEST_F(Cli, EveryCommandHasHelpWithExamples) {

@@ -106,7 +106,7 @@ TEST(Interrupt, CtrlCEndsAMeasurementWithATableAndADocumentOfWhatFinished) {
     const std::string name = command[0];
     command.insert(command.end(), {"--threads", "2", "--json", json});
     const Running program(command);
-    usleep(1'500'000);
+    usleep(800'000);
     ASSERT_EQ(kill(program.pid, SIGINT), 0);
     const std::string table = program.read_bytes(1'000'000);
     EXPECT_EQ(program.wait_code(), 128 + SIGINT) << name;
