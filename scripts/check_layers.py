@@ -48,7 +48,7 @@ TESTS_ALSO = {
 HEAVY = {
     "nlohmann/": ["src/core/json.cc"],
     "spdlog/": ["src/core/log.cc"],
-    "CLI/": ["src/cli/", "src/attention/cuda/harness/"],
+    "CLI/": ["src/cli/"],
     "httplib": ["src/server/"],
     "prometheus/": ["src/server/"],
     "cuda": ["src/device/", "src/ops/cuda/", "src/attention/cuda/"],

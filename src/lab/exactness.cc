@@ -19,6 +19,7 @@
 #include "core/dtype.h"
 #include "core/hash.h"
 #include "core/tolerance.h"
+#include "lab/exactness_case.h"
 #include "lab/forced_kernel.h"
 #include "lab/gpu.h"
 
@@ -32,24 +33,15 @@ using attention::SequenceRows;
 using attention::Shape;
 using attention::Synthetic;
 
-struct Case {
-  std::string_view shape;
-  int q_heads;
-  int kv_heads;
-  int head_dim;
-  int window;
-  int page_size;
-  std::int64_t depth;
-  float softcap = 0.0f;
-  bool sinks = false;
-};
-
 constexpr std::array kCases{
-    Case{"4,1,256", 4, 1, 256, 0, 16, 1024},           Case{"4,1,256", 4, 1, 256, 0, 16, 7168},
-    Case{"4,1,256,512", 4, 1, 256, 512, 16, 2048},     Case{"16,8,256", 16, 8, 256, 0, 16, 2048},
-    Case{"16,8,256,1024", 16, 8, 256, 1024, 24, 4096}, Case{"8,1,512", 8, 1, 512, 0, 784, 4096},
-    Case{"8,2,128", 8, 2, 128, 0, 64, 2110},  // rows on both sides of a unit class
-    Case{"6,2,64", 6, 2, 64, 0, 16, 3, 30.0f, true},
+    ExactnessCase{"4,1,256", 4, 1, 256, 0, 16, 1024},
+    ExactnessCase{"4,1,256", 4, 1, 256, 0, 16, 7168},
+    ExactnessCase{"4,1,256,512", 4, 1, 256, 512, 16, 2048},
+    ExactnessCase{"16,8,256", 16, 8, 256, 0, 16, 2048},
+    ExactnessCase{"16,8,256,1024", 16, 8, 256, 1024, 24, 4096},
+    ExactnessCase{"8,1,512", 8, 1, 512, 0, 784, 4096},
+    ExactnessCase{"8,2,128", 8, 2, 128, 0, 64, 2110},  // rows on both sides of a unit class
+    ExactnessCase{"6,2,64", 6, 2, 64, 0, 16, 3, 30.0f, true},
 };
 constexpr std::array kRows{1, 2, 4};
 constexpr std::array kPolicies{Policy::kSegue,    Policy::kStock,          Policy::kPr45450,
@@ -58,22 +50,6 @@ constexpr std::array kPolicies{Policy::kSegue,    Policy::kStock,          Polic
 constexpr std::array kSegments{1, 2, 3, 7, 16, 1000};
 constexpr int kRepeats = 3;
 constexpr int kBlockRows = 8;  // of the block that a case's rows are also computed in
-
-struct Comparisons {
-  int made = 0;
-  int differing = 0;
-
-  void add(bool equal) {
-    ++made;
-    differing += equal ? 0 : 1;
-  }
-  core::Json json() const {
-    core::Json json = core::Json::object();
-    json.set("made", made);
-    json.set("differing", differing);
-    return json;
-  }
-};
 
 struct Arrangement {
   Policy policy = Policy::kSegue;
@@ -176,7 +152,8 @@ class Runner {
 /// One case with one row count.
 class CaseRun {
  public:
-  CaseRun(const Case& spec, int rows, const ExactnessOptions& options, int threads, Runner& runner)
+  CaseRun(const ExactnessCase& spec, int rows, const ExactnessOptions& options, int threads,
+          Runner& runner)
       : spec_(spec),
         rows_(rows),
         kv_(options.kv),
@@ -351,7 +328,7 @@ class CaseRun {
     return json;
   }
 
-  const Case& spec_;
+  const ExactnessCase& spec_;
   int rows_;
   KvType kv_;
   int threads_;
@@ -381,7 +358,7 @@ Result<core::Json> run_exactness(const ExactnessOptions& options) {
   bool ok = true;
   bool interrupted = false;
   int done = 0;
-  for (const Case& spec : kCases) {
+  for (const ExactnessCase& spec : kCases) {
     for (const int rows : kRows) {
       interrupted = interrupted || (options.cancelled && options.cancelled());
       if (interrupted) break;

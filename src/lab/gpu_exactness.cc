@@ -11,8 +11,9 @@
 #include "attention/gpu.h"
 #include "attention/kernel.h"
 #include "core/hash.h"
-#include "lab/forced_kernel.h"
+#include "lab/exactness_case.h"
 #include "lab/gpu.h"
+#include "lab/gpu_run.h"
 
 namespace segue::lab {
 namespace {
@@ -26,31 +27,19 @@ using attention::cuda::Output;
 using attention::cuda::RunOptions;
 using attention::cuda::World;
 
-struct Case {
-  std::string_view shape;
-  int q_heads;
-  int kv_heads;
-  int head_dim;
-  int window;
-  int page_size;
-  std::int64_t depth;
-  float softcap = 0.0f;
-  bool sinks = false;
-};
-
 constexpr std::array kCases{
-    Case{"32,4,512", 32, 4, 512, 0, 16, 1024},
-    Case{"32,4,512", 32, 4, 512, 0, 16, 32'768},
-    Case{"16,8,256", 16, 8, 256, 0, 16, 7001},
-    Case{"16,8,256", 16, 8, 256, 0, 24, 40'000},
-    Case{"32,16,256,1024", 32, 16, 256, 1024, 16, 4096},
-    Case{"64,8,128", 64, 8, 128, 0, 16, 100'000},
-    Case{"64,8,128", 64, 8, 128, 0, 64, 2110},  // rows on both sides of a unit class
-    Case{"4,1,256", 4, 1, 256, 0, 16, 32'760},
-    Case{"16,1,512", 16, 1, 512, 0, 8, 5000},
-    Case{"6,2,64,700", 6, 2, 64, 700, 32, 3000, 30.0f, true},
-    Case{"32,8,96", 32, 8, 96, 0, 16, 20'000},
-    Case{"32,32,80", 32, 32, 80, 0, 24, 3000},
+    ExactnessCase{"32,4,512", 32, 4, 512, 0, 16, 1024},
+    ExactnessCase{"32,4,512", 32, 4, 512, 0, 16, 32'768},
+    ExactnessCase{"16,8,256", 16, 8, 256, 0, 16, 7001},
+    ExactnessCase{"16,8,256", 16, 8, 256, 0, 24, 40'000},
+    ExactnessCase{"32,16,256,1024", 32, 16, 256, 1024, 16, 4096},
+    ExactnessCase{"64,8,128", 64, 8, 128, 0, 16, 100'000},
+    ExactnessCase{"64,8,128", 64, 8, 128, 0, 64, 2110},  // rows on both sides of a unit class
+    ExactnessCase{"4,1,256", 4, 1, 256, 0, 16, 32'760},
+    ExactnessCase{"16,1,512", 16, 1, 512, 0, 8, 5000},
+    ExactnessCase{"6,2,64,700", 6, 2, 64, 700, 32, 3000, 30.0f, true},
+    ExactnessCase{"32,8,96", 32, 8, 96, 0, 16, 20'000},
+    ExactnessCase{"32,32,80", 32, 32, 80, 0, 24, 3000},
 };
 constexpr int kRows = 16;
 constexpr std::array kPolicies{Policy::kStock,          Policy::kPr45450, Policy::kPr47520,
@@ -58,18 +47,9 @@ constexpr std::array kPolicies{Policy::kStock,          Policy::kPr45450, Policy
 constexpr std::array kSegments{1, 2, 3, 7, 16, 1000};
 constexpr int kRepeats = 3;
 
-struct Comparisons {
-  int made = 0;
-  int differing = 0;
-
-  core::Json json() const {
-    return core::Json::object().set("made", made).set("differing", differing);
-  }
-};
-
 class CaseRun {
  public:
-  CaseRun(const Case& spec, const Shape& shape, const attention::Kernel* kernel)
+  CaseRun(const ExactnessCase& spec, const Shape& shape, const attention::Kernel* kernel)
       : spec_(spec), shape_(shape), world_(shape, lengths(spec), world_options(spec)) {
     as_.kernel = kernel;
   }
@@ -111,10 +91,10 @@ class CaseRun {
   }
 
  private:
-  static std::vector<std::int64_t> lengths(const Case& spec) {
+  static std::vector<std::int64_t> lengths(const ExactnessCase& spec) {
     return {spec.depth + kRows, spec.depth / 3 + kRows, 40};
   }
-  static attention::cuda::WorldOptions world_options(const Case& spec) {
+  static attention::cuda::WorldOptions world_options(const ExactnessCase& spec) {
     attention::cuda::WorldOptions options;
     options.softcap = spec.softcap;
     options.sinks = spec.sinks;
@@ -134,9 +114,8 @@ class CaseRun {
   void compare(const std::vector<SequenceRows>& step, const RunOptions& as,
                Comparisons& comparisons) {
     const Output found = world_.run(step, as);
-    ++comparisons.made;
     const auto first = static_cast<int>(step[0].depth - spec_.depth);
-    comparisons.differing += same(found, first, step[0].rows) ? 0 : 1;
+    comparisons.add(same(found, first, step[0].rows));
   }
 
   void compare_rows() {
@@ -200,7 +179,7 @@ class CaseRun {
     }
   }
 
-  const Case& spec_;
+  const ExactnessCase& spec_;
   Shape shape_;
   World world_;
   RunOptions as_;
@@ -213,7 +192,7 @@ class CaseRun {
   Comparisons replays_;
 };
 
-Shape shape_of(const Case& spec, KvType kv) {
+Shape shape_of(const ExactnessCase& spec, KvType kv) {
   Shape shape;
   shape.q_heads = spec.q_heads;
   shape.kv_heads = spec.kv_heads;
@@ -232,7 +211,7 @@ Result<core::Json> check(const ExactnessOptions& options, const device::GpuFacts
   bool interrupted = false;
   double done = 0;
   std::string_view bits_class;
-  for (const Case& spec : kCases) {
+  for (const ExactnessCase& spec : kCases) {
     interrupted = options.cancelled && options.cancelled();
     if (interrupted) break;
     const Shape shape = shape_of(spec, options.kv);
@@ -272,17 +251,9 @@ Result<core::Json> check(const ExactnessOptions& options, const device::GpuFacts
 }  // namespace
 
 Result<core::Json> run_gpu_exactness(const ExactnessOptions& options) {
-  const Result<device::GpuFacts> gpu = device::current_gpu_facts();
-  if (!gpu.ok()) return gpu.error();
-  const Result<const attention::Kernel*> kernel =
-      forced_kernel(options.kernel, attention::DeviceKind::kCuda);
-  if (!kernel.ok()) return kernel.error();
-  if (Status status = attention::check_gpu(*gpu, *kernel); !status.ok()) return status.error();
-  try {
-    return check(options, *gpu, *kernel);
-  } catch (const device::DeviceError& error) {
-    return Error{ErrorCode::kDevice, error.what()};
-  }
+  return on_gpu(options.kernel, [&](const device::GpuFacts& gpu, const attention::Kernel* kernel) {
+    return check(options, gpu, kernel);
+  });
 }
 
 }  // namespace segue::lab

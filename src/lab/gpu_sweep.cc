@@ -14,10 +14,10 @@
 #include "attention/gpu.h"
 #include "attention/kernel.h"
 #include "core/clock.h"
-#include "lab/forced_kernel.h"
 #include "lab/gpu.h"
 #include "lab/gpu_check.h"
 #include "lab/gpu_mixed.h"
+#include "lab/gpu_run.h"
 #include "lab/stats.h"
 
 namespace segue::lab {
@@ -340,17 +340,9 @@ Result<core::Json> sweep(const SweepOptions& options, const device::GpuFacts& gp
 }  // namespace
 
 Result<core::Json> run_gpu_sweep(const SweepOptions& options) {
-  const Result<device::GpuFacts> gpu = device::current_gpu_facts();
-  if (!gpu.ok()) return gpu.error();
-  const Result<const attention::Kernel*> kernel =
-      forced_kernel(options.kernel, attention::DeviceKind::kCuda);
-  if (!kernel.ok()) return kernel.error();
-  if (Status status = attention::check_gpu(*gpu, *kernel); !status.ok()) return status.error();
-  try {
-    return sweep(options, *gpu, *kernel);
-  } catch (const device::DeviceError& error) {
-    return Error{ErrorCode::kDevice, error.what()};
-  }
+  return on_gpu(options.kernel, [&](const device::GpuFacts& gpu, const attention::Kernel* kernel) {
+    return sweep(options, gpu, kernel);
+  });
 }
 
 }  // namespace segue::lab
