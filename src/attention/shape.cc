@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::array kHeadDims{64, 80, 96, 128, 256, 512};
 constexpr int kMaxGroup = 16;
+constexpr int kMaxHeads = 1024;  // as in the models' files
 
 }  // namespace
 
@@ -26,6 +27,10 @@ Status validate(const Shape& shape) {
     return refuse(
         fmt::format("attention shape: {} query heads and {} kv heads; both must be at least 1",
                     shape.q_heads, shape.kv_heads));
+  }
+  if (shape.q_heads > kMaxHeads) {
+    return refuse(fmt::format("attention shape: {} query heads; allowed are 1 to {}", shape.q_heads,
+                              kMaxHeads));
   }
   if (shape.q_heads % shape.kv_heads != 0) {
     return refuse(fmt::format("attention shape: {} query heads do not divide by {} kv heads",

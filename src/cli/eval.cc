@@ -64,6 +64,10 @@ Status eval_command(int argc, const char* const* argv) {
   if (Status status = check_writable(json); !status.ok()) return status;
   const Result<std::string> text = core::read_file(text_file.empty() ? reference : text_file);
   if (!text.ok()) return text.error();
+  if (text->empty()) {
+    return Error{ErrorCode::kInvalidFile,
+                 fmt::format("'{}' is empty", text_file.empty() ? reference : text_file)};
+  }
   Result<core::Json> recorded = core::Json();
   if (!reference.empty()) {
     recorded = core::Json::parse(*text);

@@ -270,6 +270,12 @@ Result<Config> config_from_gguf(const gguf::File& file) {
                  fmt::format("'{}': tensor 'token_embd.weight' is missing", file.path())};
   }
   config.vocab = embedding->shape[1];
+  if (const std::int64_t claimed = reader.integer("vocab_size", 1, 1 << 28, config.vocab);
+      claimed != config.vocab && !reader.problem()) {
+    return Error{ErrorCode::kInvalidFile,
+                 fmt::format("'{}': {} is {}, the embedding has {} rows", file.path(),
+                             reader.full("vocab_size"), claimed, config.vocab)};
+  }
   config.tied = file.find_tensor("output.weight") == nullptr;
   if (config.architecture == "gemma3") {
     read_gemma3(reader, file, config);

@@ -78,6 +78,13 @@ Status check(Vocabulary& vocabulary) {
   return {};
 }
 
+/// Errors with the file in front.
+Result<std::unique_ptr<Tokenizer>> in_file(const std::string& path,
+                                           Result<std::unique_ptr<Tokenizer>> tokenizer) {
+  if (tokenizer) return tokenizer;
+  return Error{tokenizer.error().code, fmt::format("'{}': {}", path, tokenizer.error().message)};
+}
+
 /// How much of `text` one call of a model may take: all, or a long part that ends between
 /// characters.
 std::size_t part_bytes(std::string_view text) {
@@ -188,13 +195,13 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::open(const std::string& path) {
   if (std::filesystem::is_directory(path, ignored)) {
     Result<Vocabulary> vocabulary = vocabulary_from_folder(path);
     if (!vocabulary) return vocabulary.error();
-    return create(std::move(vocabulary).value());
+    return in_file(path + "/tokenizer.json", create(std::move(vocabulary).value()));
   }
   const Result<gguf::File> file = gguf::File::open(path);
   if (!file) return file.error();
   Result<Vocabulary> vocabulary = vocabulary_from_gguf(*file);
   if (!vocabulary) return vocabulary.error();
-  return create(std::move(vocabulary).value());
+  return in_file(path, create(std::move(vocabulary).value()));
 }
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool parse_special) const {

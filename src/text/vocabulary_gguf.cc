@@ -106,6 +106,15 @@ Result<Vocabulary> vocabulary_from_gguf(const gguf::File& file) {
   if (Status status = reader.status(); !status) return status.error();
   Result<std::string_view> architecture = file.text("general.architecture", "");
   if (architecture) vocabulary.architecture = *architecture;
+  const auto count = static_cast<std::int64_t>(vocabulary.tokens.size());
+  const std::string size_key = vocabulary.architecture + ".vocab_size";
+  const Result<std::int64_t> claimed = file.integer(size_key, count);
+  if (!claimed) return claimed.error();
+  if (*claimed != count) {
+    return Error{ErrorCode::kInvalidFile,
+                 fmt::format("'{}': {} is {}, tokenizer.ggml.tokens has {} tokens", file.path(),
+                             size_key, *claimed, count)};
+  }
   return vocabulary;
 }
 

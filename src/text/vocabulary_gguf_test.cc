@@ -113,6 +113,20 @@ TEST(VocabularyFromGguf, RefusesAbsentKeysAndOtherTypes) {
               HasSubstr("1099511627776"));
 }
 
+TEST(VocabularyFromGguf, RefusesAVocabularySizeThatIsNotTheNumberOfTokens) {
+  const auto with_size = [](std::uint32_t size) {
+    return through_a_file(tiny_spm(), [size](gguf::Writer& w) {
+      w.set("general.architecture", "llama");
+      w.set("llama.vocab_size", size);
+    });
+  };
+  const auto count = static_cast<std::uint32_t>(tiny_spm().tokens.size());
+  EXPECT_TRUE(with_size(count).ok());
+  EXPECT_THAT(with_size(count + 7).error().message,
+              testing::AllOf(HasSubstr(std::to_string(count + 7)),
+                             HasSubstr(std::to_string(count) + " tokens")));
+}
+
 TEST(VocabularyFromGguf, LeavesOddTokenTypesForTheTokenizerToRefuse) {
   Vocabulary odd = tiny_spm();
   odd.types[3] = -5;
