@@ -227,7 +227,8 @@ Result<int> Loop::take(Block& block, const float* logits, const float* hidden,
         {logits + static_cast<std::int64_t>(count) * vocab, static_cast<std::size_t>(vocab)},
         sequence.tokens,
         drafts.first(count),
-        static_cast<std::int64_t>(sequence.tokens.size() + count)};
+        static_cast<std::int64_t>(sequence.tokens.size() + count),
+        runtime_.tokenizer->suppressed_ids()};
     sampled[count] = speculate::sample(sequence.sampling, row, scratch_);
     if (!std::isfinite(row.logits[static_cast<std::size_t>(sampled[count])])) {
       return Error{ErrorCode::kInvalidFile,

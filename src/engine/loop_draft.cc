@@ -33,6 +33,7 @@ double Loop::run_drafters(std::span<Ask> asks) {
                        .stop = sequence.ignore_eos
                                    ? std::span<const std::int32_t>()
                                    : std::span<const std::int32_t>(runtime_.tokenizer->stop_ids()),
+                       .suppressed = runtime_.tokenizer->suppressed_ids(),
                        .draft = {}});
     }
     const double start = core::now_us();

@@ -34,8 +34,9 @@ struct DraftJob {
   std::int64_t target_cache = -1;   // kv::SequenceId in the target's cache; -1: none
   std::span<const float> hidden{};  // [hidden] the target's final hidden row (after its last norm)
                                     // of the newest cached token; empty: not recorded
-  std::span<const std::int32_t> stop{};  // tokens that end the sequence: nothing follows them
-  Draft draft{};                         // filled by the drafter; 0 tokens is a fine answer
+  std::span<const std::int32_t> stop{};        // tokens that end the sequence: nothing follows them
+  std::span<const std::int32_t> suppressed{};  // tokens that the target never generates
+  Draft draft{};                               // filled by the drafter; 0 tokens is a fine answer
 
   /// Is there anything to draft after the `drafted` tokens in `out`?
   bool wants_more(std::size_t drafted) const {

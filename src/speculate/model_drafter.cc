@@ -105,7 +105,8 @@ bool ModelDrafter::forward(std::span<DraftJob* const> jobs, int position) {
     const SampleRow row{{output->logits + i * vocab, vocab},
                         job.context,
                         job.out.first(drafted),
-                        static_cast<std::int64_t>(job.context.size() + drafted)};
+                        static_cast<std::int64_t>(job.context.size() + drafted),
+                        job.suppressed};
     job.out[drafted] = sample(job.sampling, row, scratch_);
     job.draft.tokens = position + 1;
   }

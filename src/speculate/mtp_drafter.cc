@@ -47,7 +47,8 @@ void MtpDrafter::draft(std::span<DraftJob> jobs) {
       const SampleRow row{{output.logits + i * vocab, vocab},
                           job.context,
                           job.out.first(drafted),
-                          static_cast<std::int64_t>(job.context.size() + drafted)};
+                          static_cast<std::int64_t>(job.context.size() + drafted),
+                          job.suppressed};
       job.out[drafted] = sample(job.sampling, row, scratch_);
       job.draft.tokens = static_cast<int>(drafted) + 1;
       if (!job.wants_more(drafted + 1)) continue;

@@ -263,11 +263,21 @@ class Row {
   std::size_t largest_block_ = 0;
 };
 
-/// The logits with the repetition penalty: the row's own, or a copy in `scratch`.
+/// The logits with the repetition penalty and without the suppressed: the row's own, or a copy in
+/// `scratch`.
 std::span<const float> penalise(const Sampling& sampling, const SampleRow& row,
                                 SampleScratch& scratch) {
-  if (sampling.repeat_penalty == 1.0f || sampling.repeat_last_n == 0) return row.logits;
+  const bool penalty = sampling.repeat_penalty != 1.0f && sampling.repeat_last_n != 0;
+  if (!penalty && row.suppressed.empty()) return row.logits;
   scratch.penalised.assign(row.logits.begin(), row.logits.end());
+  const auto suppress = [&] {
+    for (const std::int32_t token : row.suppressed) {
+      const auto index = static_cast<std::size_t>(token);
+      if (token >= 0 && index < scratch.penalised.size()) scratch.penalised[index] = kMinusInfinity;
+    }
+    return std::span<const float>(scratch.penalised);
+  };
+  if (!penalty) return suppress();
   const auto penalise_last = [&](std::span<const std::int32_t> tokens, std::size_t limit) {
     const std::size_t count = std::min(tokens.size(), limit);
     for (const std::int32_t token : tokens.last(count)) {
@@ -283,7 +293,7 @@ std::span<const float> penalise(const Sampling& sampling, const SampleRow& row,
                                  ? std::numeric_limits<std::size_t>::max()
                                  : static_cast<std::size_t>(sampling.repeat_last_n);
   penalise_last(row.committed, penalise_last(row.drafts_before, window));
-  return scratch.penalised;
+  return suppress();
 }
 
 Error out_of_range(const char* field, double value, const char* allowed) {

@@ -27,6 +27,7 @@ struct SampleRow {
   std::span<const std::int32_t> committed;  // [tokens] of the sequence so far, prompt included
   std::span<const std::int32_t> drafts_before;  // [drafts] of this block before this row
   std::int64_t position = 0;  // of the token being sampled: committed + drafts_before tokens
+  std::span<const std::int32_t> suppressed{};  // ids that never result; their logits count as -inf
 };
 
 struct ScoredToken {
@@ -36,20 +37,20 @@ struct ScoredToken {
 
 /// Memory that `sample` reuses: one per thread that samples. Its contents never influence a result.
 struct SampleScratch {
-  std::vector<float> penalised;        // [vocabulary] when a penalty is on
+  std::vector<float> penalised;        // [vocabulary] when a penalty is on or ids are suppressed
   std::vector<float> block_maxima;     // [blocks of 64 tokens]
   std::vector<float> selected_maxima;  // [blocks], for top-k
   std::vector<ScoredToken> candidates;
 };
 
-/// The token of one row. `sampling` must be valid. In this order: repetition penalty over the last
-/// `repeat_last_n` tokens of history (once per distinct token: positive logits are divided, others
-/// multiplied); temperature 0: the largest penalised logit, else temperature, top-k, top-p, min-p
-/// (each over what the one before it left; the most likely token always stays), then the largest
-/// score plus Gumbel noise keyed by (seed, position, token). Ties, also at the edge of a filter, go
-/// to the lowest id. NaN counts as -inf; if all logits are, token 0 results. top-p adds up
-/// exp(score - largest) rounded to multiples of 2^-30: integers, so that no order of addition
-/// matters.
+/// The token of one row. `sampling` must be valid. In this order: suppressed ids; repetition
+/// penalty over the last `repeat_last_n` tokens of history (once per distinct token: positive
+/// logits are divided, others multiplied); temperature 0: the largest penalised logit, else
+/// temperature, top-k, top-p, min-p (each over what the one before it left; the most likely token
+/// always stays), then the largest score plus Gumbel noise keyed by (seed, position, token). Ties,
+/// also at the edge of a filter, go to the lowest id. NaN counts as -inf; if all logits are, token
+/// 0 results. top-p adds up exp(score - largest) rounded to multiples of 2^-30: integers, so that
+/// no order of addition matters.
 std::int32_t sample(const Sampling& sampling, const SampleRow& row, SampleScratch& scratch);
 
 /// The same at a forced instruction level, which must be available: tests compare the bits of all

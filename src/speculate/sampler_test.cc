@@ -358,5 +358,26 @@ TEST(SamplingValidation, NamesTheFieldTheValueAndTheAllowedRange) {
             std::string::npos);
 }
 
+TEST(Sampler, SuppressedTokensNeverResultAndTheOthersDoAsIfTheyWereNotThere) {
+  std::vector<float> logits{1.0f, 9.0f, 5.0f, 8.0f};
+  const std::int32_t suppressed[] = {1, 3};
+  const std::int32_t history[] = {2};
+  std::vector<float> without = logits;
+  without[1] = without[3] = -std::numeric_limits<float>::infinity();
+  SampleScratch scratch;
+  for (const float temperature : {0.0f, 2.0f}) {
+    for (const float penalty : {1.0f, 1.5f}) {
+      Sampling sampling;
+      sampling.temperature = temperature;
+      sampling.repeat_penalty = penalty;
+      for (std::int64_t position = 0; position < 50; ++position) {
+        const SampleRow masked{logits, history, {}, position, suppressed};
+        const SampleRow absent{without, history, {}, position};
+        EXPECT_EQ(sample(sampling, masked, scratch), sample(sampling, absent, scratch));
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace segue::speculate

@@ -255,6 +255,9 @@ bool Tokenizer::is_stop(std::int32_t id) const {
   return std::binary_search(impl_->stops.begin(), impl_->stops.end(), id);
 }
 const std::vector<std::int32_t>& Tokenizer::stop_ids() const { return impl_->stops; }
+const std::vector<std::int32_t>& Tokenizer::suppressed_ids() const {
+  return impl_->vocabulary.suppressed;
+}
 bool Tokenizer::is_control(std::int32_t id) const {
   return id >= 0 && id < vocab_size() && impl_->control(static_cast<std::size_t>(id));
 }

@@ -61,6 +61,9 @@ class Tokenizer {
   /// models of the family end a turn with. Ascending in `stop_ids`.
   bool is_stop(std::int32_t id) const;
   const std::vector<std::int32_t>& stop_ids() const;
+  /// Tokens that are never generated, whatever their logits (suppress_tokens of a
+  /// generation_config.json).
+  const std::vector<std::int32_t>& suppressed_ids() const;
   /// Control or unknown: no text of its own.
   bool is_control(std::int32_t id) const;
 

@@ -69,9 +69,10 @@ struct Vocabulary {
   std::int32_t eos = -1;
   std::int32_t eot = -1;  // end of turn, where the file names it
   std::int32_t unk = -1;
-  std::vector<std::int32_t> stops;  // further ids that end a generation
-  bool add_bos = false;             // prompts begin with bos
-  bool add_eos = false;             // prompts end with eos
+  std::vector<std::int32_t> stops;       // further ids that end a generation
+  std::vector<std::int32_t> suppressed;  // ids that are never generated
+  bool add_bos = false;                  // prompts begin with bos
+  bool add_eos = false;                  // prompts end with eos
   bool add_space_prefix =
       false;  // a space goes before the text and after each special token, not for "gpt2"
   bool leftmost_special = false;  // of overlapping special tokens the leftmost counts (special.h)

@@ -92,18 +92,16 @@ class Builder {
       const Json* text = find(json, "text_config");
       value = text == nullptr ? nullptr : find(*text, "eos_token_id");
     }
-    if (value == nullptr) return {};
-    const Json::Array one{*value};
-    for (const Json& item : value->is_array() ? *value->as_array() : one) {
-      const std::int64_t* id = item.as_int();
-      if (id == nullptr || *id < 0 || *id >= count()) {
-        return invalid(file, fmt::format("eos_token_id is {} (allowed: ids from 0 to {})",
-                                         shown(value), count() - 1));
-      }
-      vocabulary_.stops.push_back(static_cast<std::int32_t>(*id));
-    }
-    return {};
+    return ids(file, "eos_token_id", value, vocabulary_.stops);
   }
+
+  /// suppress_tokens of generation_config.json, as transformers' generation loop knows them.
+  Status read_suppressed(const Json& json) {
+    return ids("generation_config.json", "suppress_tokens", find(json, "suppress_tokens"),
+               vocabulary_.suppressed);
+  }
+
+  bool has_stops() const { return !vocabulary_.stops.empty(); }
 
   /// `chat_template`: of its own file, which counts before the config's.
   Result<Vocabulary> finish(const std::string& chat_template) {
@@ -133,6 +131,21 @@ class Builder {
   Error invalid(std::string_view problem) const { return invalid("tokenizer.json", problem); }
   Error in_file(const char* file, const Error& error) const {
     return {error.code, fmt::format("'{}/{}': {}", folder_, file, error.message)};
+  }
+  /// One id or an array of them; null is none.
+  Status ids(const char* file, std::string_view name, const Json* value,
+             std::vector<std::int32_t>& out) const {
+    if (value == nullptr) return {};
+    const Json::Array one{*value};
+    for (const Json& item : value->is_array() ? *value->as_array() : one) {
+      const std::int64_t* id = item.as_int();
+      if (id == nullptr || *id < 0 || *id >= count()) {
+        return invalid(file, fmt::format("{} is {} (allowed: ids from 0 to {})", name, shown(value),
+                                         count() - 1));
+      }
+      out.push_back(static_cast<std::int32_t>(*id));
+    }
+    return {};
   }
   std::int64_t count() const { return static_cast<std::int64_t>(vocabulary_.tokens.size()); }
   void set_type(std::int32_t id, TokenType type) {
@@ -338,13 +351,17 @@ Result<Vocabulary> vocabulary_from_json(const TokenizerFiles& files) {
   if (!tokenizer_config) return tokenizer_config.error();
   if (Status read = builder.read_tokenizer_config(*tokenizer_config); !read) return read.error();
 
-  // generation_config.json has all of them where it exists.
-  const bool generation = !files.generation_config.empty();
-  const char* name = generation ? "generation_config.json" : "config.json";
-  const Result<Json> stops =
-      parsed(files, name, generation ? files.generation_config : files.config);
-  if (!stops) return stops.error();
-  if (Status read = builder.read_stops(name, *stops); !read) return read.error();
+  // generation_config.json has all stops where it has any.
+  const Result<Json> generation = parsed(files, "generation_config.json", files.generation_config);
+  if (!generation) return generation.error();
+  if (Status read = builder.read_stops("generation_config.json", *generation); !read)
+    return read.error();
+  if (Status read = builder.read_suppressed(*generation); !read) return read.error();
+  if (!builder.has_stops()) {
+    const Result<Json> config = parsed(files, "config.json", files.config);
+    if (!config) return config.error();
+    if (Status read = builder.read_stops("config.json", *config); !read) return read.error();
+  }
   return builder.finish(files.chat_template);
 }
 

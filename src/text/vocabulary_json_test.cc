@@ -279,6 +279,18 @@ TEST(VocabularyFromJson, TheConfigIsAskedForStopsOnlyWithoutAGenerationConfig) {
   EXPECT_THAT(vocabulary_from_json(files)->stops, ElementsAre(2));
 }
 
+TEST(VocabularyFromJson, TokensThatAreNeverGeneratedAreRead) {
+  TokenizerFiles files{.folder = "m", .tokenizer = small_json()};
+  files.config = R"({"eos_token_id":1})";
+  files.generation_config = R"({"suppress_tokens":[4,3]})";
+  const Vocabulary vocabulary = vocabulary_from_json(files).value();
+  EXPECT_THAT(vocabulary.suppressed, ElementsAre(4, 3));
+  EXPECT_THAT(vocabulary.stops, ElementsAre(1)) << "the generation config has none";
+  files.generation_config = R"({"suppress_tokens":[9999]})";
+  EXPECT_THAT(vocabulary_from_json(files).error().message,
+              HasSubstr("suppress_tokens is [9999] (allowed: ids from 0 to 261)"));
+}
+
 TEST(VocabularyFromJson, MutantsAreHarmless) {
   const std::string json = small_json();
   int accepted = 0;
