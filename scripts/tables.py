@@ -52,10 +52,10 @@ def ladder(document: dict) -> str:
 
 def sweep(document: dict) -> str:
     """One line per cell."""
-    header = ["shape", "depth", "rows", "policy", "path", "workgroups", "µs", "GB/s", "% of read"]
+    header = ["shape", "depth", "rows", "policy", "path", "workgroups", "µs", "GB/s", "× bound"]
     return markdown(header, [[
         str(c["shape"]), str(c["depth"]), str(c["rows"]), c["policy"], c["path"], str(c["workgroups"]),
-        f"{c['us']['median']:.1f}", f"{c['gbps']:.1f}", f"{c['percent_of_read']:.0f}"
+        f"{c['us']['median']:.0f}", f"{c['gbps']:.1f}", f"{c['ratio_to_bound']:.2f}"
     ] for c in document["cells"]])
 
 
