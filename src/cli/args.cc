@@ -109,7 +109,11 @@ Args& Args::texts(std::string_view names, std::vector<std::string>& target, std:
   impl_->app.add_option(std::string(names), target, std::string(help))
       ->type_name("")
       ->expected(1)
-      ->take_all();
+      ->allow_extra_args(false)
+      ->take_all()
+      ->check([](const std::string& value) {
+        return value.empty() ? std::string("needs a text, found an empty one") : std::string();
+      });
   return *this;
 }
 

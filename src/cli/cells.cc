@@ -26,7 +26,7 @@ Status cells_command(int argc, const char* const* argv) {
             "and acceptance; an oracle drafts the target's own tokens.",
             {"segue cells -m model.gguf --depths 512,4096 --batch 1,4",
              "segue cells -m model.gguf --acceptance 0,0.8,falling --json cells.json"});
-  args.path("-m,--model", model, "model file (GGUF)", true)
+  args.path("-m,--model", model, "model file (GGUF), or folder", true)
       .integers("--depths", depths, 1, std::int64_t{1} << 24,
                 "keys in the cache before the first measured step")
       .integers("--batch", batches, 1, 64, "sequences that decode together")

@@ -41,7 +41,7 @@ Status eval_command(int argc, const char* const* argv) {
       {"segue eval -m model.gguf --text-file notes.txt",
        "segue eval -m model.gguf --reference tests/golden/logits/gemma-3-270m-q4_k_m.prose.json",
        "segue eval -m model.gguf --text-file notes.txt --against-float"});
-  args.path("-m,--model", model, "model file (GGUF)", true)
+  args.path("-m,--model", model, "model file (GGUF), or folder", true)
       .path("--text-file", text_file, "the text (-: standard input)")
       .path("--reference", reference, "recorded tokens and distributions of another engine (JSON)")
       .flag("--against-float", against_float,

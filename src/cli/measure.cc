@@ -198,7 +198,8 @@ Status explain_command(int argc, const char* const* argv) {
              "segue explain -m model.gguf --depth 16384 --rows 5",
              "segue explain --shape 16,8,256 --policy pr45450 --decode-rows 2 --rows 2",
              "segue explain --device cuda --device-facts h200 --shape llama-70b --rows 5"});
-  args.path("-m,--model", model, "explain every kind of layer of this model file (GGUF)")
+  args.path("-m,--model", model,
+            "explain every kind of layer of this model: file (GGUF), or folder")
       .text("--shape", shape, "Q_HEADS,KV_HEADS,HEAD_DIM[,WINDOW] or the name of a published shape")
       .integer("--depth", options.depth, 0, std::int64_t{1} << 24,
                "keys in the cache before the step")

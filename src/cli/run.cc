@@ -34,7 +34,8 @@ void print_text(std::string_view text) {
   std::fflush(stdout);
 }
 
-void print_stats(const Completion& completion) {
+/// `chosen`: the user fixed k, so that the advice to leave it open is one.
+void print_stats(const Completion& completion, bool chosen) {
   const GenerationStats& stats = completion.stats;
   std::string line =
       fmt::format("[{} prompt tokens at {:.0f}/s, {} tokens at {:.1f}/s, {}",
@@ -45,7 +46,7 @@ void print_stats(const Completion& completion) {
                         stats.drafted, stats.mean_acceptance_length);
   }
   core::log_info(line + "]");
-  if (stats.speedup_over_off > 0 && stats.speedup_over_off < kNotSlower) {
+  if (chosen && stats.speedup_over_off > 0 && stats.speedup_over_off < kNotSlower) {
     const std::string need =
         stats.break_even_acceptance > 1
             ? fmt::format("no acceptance makes k = {} pay", stats.usual_k)
@@ -76,7 +77,7 @@ Status run_once(const RunFlags& flags, Engine& engine, Request request) {
   const Result<Completion> completion = engine.generate(request);
   if (!completion.ok()) return completion.error();
   if (echo) print_text("\n");
-  if (!flags.engine.quiet) print_stats(*completion);
+  if (!flags.engine.quiet) print_stats(*completion, request.spec != SpecMode::kAuto);
   return write_json(flags.engine.json, document(flags, engine, *completion));
 }
 
@@ -108,7 +109,7 @@ Status run_chat(const RunFlags& flags, Engine& engine, Request request) {
     const Result<Completion> completion = engine.generate(request);
     if (!completion.ok()) return completion.error();
     print_text("\n");
-    if (!flags.engine.quiet) print_stats(*completion);
+    if (!flags.engine.quiet) print_stats(*completion, request.spec != SpecMode::kAuto);
     messages.push_back({"assistant", completion->text});
     last = document(flags, engine, *completion);
     if (person && completion->finish_reason == FinishReason::kCancelled) forget_interrupt();
@@ -137,6 +138,11 @@ Status run_command(int argc, const char* const* argv) {
   const Result<bool> parsed = args.parse(argc, argv);
   if (!parsed.ok()) return parsed.error();
   if (!*parsed) return {};
+  if (flags.chat && flags.engine.json == "-") {
+    return Error{
+        ErrorCode::kUsage,
+        "--json needs a file with --chat; '-' would mix it with the text on standard output"};
+  }
   if (Status status = flags.engine.model.resolve(flags.request.sampling.seed); !status.ok())
     return status;
   const bool has_prompt = args.given("--prompt");
