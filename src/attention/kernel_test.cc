@@ -5,6 +5,7 @@
 #include "attention/kernel.h"
 
 #include <cctype>
+#include <cmath>
 
 #include "attention/kernel_checks.h"
 

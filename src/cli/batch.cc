@@ -3,8 +3,10 @@
 // per request.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <memory>
 
 #include "cli/commands.h"
 #include "cli/generation.h"

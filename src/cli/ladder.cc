@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // segue ladder: flags to lab::run_ladder, rows to a table and a file.
+#include <atomic>
+
 #include <fmt/format.h>
 
 #include "cli/args.h"

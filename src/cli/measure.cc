@@ -2,6 +2,8 @@
 // segue sweep, exactness, explain and kernels: the lab's view of attention, without a model's
 // weights.
 #include <algorithm>
+#include <atomic>
+#include <functional>
 #include <optional>
 
 #include <fmt/format.h>

@@ -2,6 +2,8 @@
 // Logging on top of spdlog: the only file that includes it.
 #include "core/log.h"
 
+#include <memory>
+
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <deque>
+#include <memory>
+#include <optional>
 
 #include "core/check.h"
 #include "core/clock.h"

@@ -7,6 +7,7 @@
 #include "kv/cache.h"
 
 #include <algorithm>
+#include <limits>
 #include <unordered_map>
 #include <utility>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Experts beside the dense MLP (Gemma 4 26B-A4B). Rows are gathered per expert, experts run in
 // ascending order, so that a row's sum has one order whatever rows are beside it.
+#include <algorithm>
 #include <array>
 #include <cmath>
 

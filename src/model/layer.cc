@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One layer: attention through the step's plan, MLP, residuals.
+#include <algorithm>
 #include <array>
 
 #include "core/clock.h"

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
 
 #include "format/safetensors/writer.h"
 #include "model/golden_model.h"

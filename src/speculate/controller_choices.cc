@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the controller chooses from: combinations of k and drafter over the sequences of a step,
 // each with the tokens and the time that it promises.
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 

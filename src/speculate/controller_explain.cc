@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the controller tells about itself: estimates with their errors, the last decision, and the
 // acceptance at which drafts pay.
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "core/check.h"

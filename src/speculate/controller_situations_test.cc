@@ -3,10 +3,13 @@
 // controller alone can show them: everything rejected, a long request beside short ones, a kernel
 // that becomes cheaper, disturbed clocks.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include <gtest/gtest.h>

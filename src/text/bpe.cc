@@ -4,6 +4,7 @@
 // (Byte-level BPE: Radford et al., "Language models are unsupervised multitask learners", 2019;
 // BPE: Sennrich et al., 2016, arXiv 1508.07909.)
 #include <array>
+#include <memory>
 
 #include "text/merges.h"
 #include "text/model.h"

@@ -4,6 +4,7 @@
 // Sennrich et al., 2016, arXiv 1508.07909; byte fallback: SentencePiece, Kudo and Richardson, 2018,
 // arXiv 1808.06226.)
 #include <algorithm>
+#include <memory>
 
 #include <fmt/format.h>
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/chat.h"
 
+#include <algorithm>
+#include <memory>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -2,6 +2,7 @@
 // The tokenizer.* keys of a GGUF file as a Vocabulary. Absent keys take the defaults that the
 // format's converters rely on.
 #include <limits>
+#include <optional>
 
 #include <fmt/format.h>
 

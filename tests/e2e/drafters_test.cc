@@ -2,6 +2,8 @@
 // Drafters that run a model, in the whole engine: a draft model that is the target itself is always
 // right, whatever happened to its cache; requests with drafters of their own share steps; what does
 // not fit is refused with the two numbers.
+#include <memory>
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -3,6 +3,10 @@
 // and statistics.
 #include "segue/engine.h"
 
+#include <atomic>
+#include <limits>
+#include <memory>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 
 #include "core/file.h"
 #include "core/json.h"

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
 
 #include "e2e/tiny_model.h"
 #include "segue/engine.h"

@@ -2,6 +2,8 @@
 // The demonstration pair (models/segue-pair) in the whole engine: a trained assistant whose drafts
 // are mostly right. Tokens and logits hashes do not depend on it, nor on batch and threads, and its
 // drafts are worth having.
+#include <memory>
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -3,6 +3,8 @@
 // edges, in the workspace.
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <mutex>
 
 #include <fmt/format.h>
 

@@ -4,6 +4,7 @@
 #ifdef SEGUE_CUDA
 #include <algorithm>
 #include <limits>
+#include <memory>
 
 #include <fmt/format.h>
 

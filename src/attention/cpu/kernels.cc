@@ -4,6 +4,7 @@
 // many rows at a time. Nothing here computes a number; which thread runs what changes no bit.
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "attention/cpu/level.h"
 #include "attention/kernel.h"

@@ -13,6 +13,8 @@
 // Order of additions, in every kernel of a level: per (row, output) the integer dot product of a
 // block is exact; its float contribution is added to one accumulator, blocks ascending. So a row's
 // bits do not depend on the other rows or on the kernel that ran.
+#include <cstring>
+
 #include "ops/cpu/formats.isa.h"
 #include "ops/cpu/kernels.h"
 
