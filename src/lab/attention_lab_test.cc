@@ -7,16 +7,11 @@
 #include "lab/explain.h"
 #include "lab/gpu.h"
 #include "lab/shapes.h"
+#include "lab/stats.h"
 #include "lab/sweep.h"
 
 namespace segue::lab {
 namespace {
-
-double number(const core::Json& json, std::string_view key) {
-  double value = -1;
-  const core::Json* member = json.find(key);
-  return member != nullptr && member->as_double(value) ? value : -1;
-}
 
 std::string text(const core::Json& json, std::string_view key) {
   const core::Json* member = json.find(key);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One base sequence is prefilled to each depth in turn. In a round every alternative forks it once
-// per sequence of its batch, so all see the same cache and the same drafts.
+// In a round every alternative forks the trunk once per sequence of its batch, so all see the same
+// cache and the same drafts.
 #include "lab/cells.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 #include <optional>
 #include <utility>
 
-#include "engine/loop.h"
+#include "lab/trunk.h"
 #include "speculate/controller.h"
 
 namespace segue::lab {
@@ -58,8 +58,6 @@ class Cells {
 
  private:
   Status prepare();
-  Status reach(std::int64_t depth);
-  Status read_own_tokens();
   Status begin_round(int round, std::int64_t batch);
   void end_round();
   Status slice(Alternative& alternative, std::int64_t until, bool counts);
@@ -72,10 +70,7 @@ class Cells {
 
   engine::Runtime& runtime_;
   CellOptions options_;
-  std::unique_ptr<engine::Loop> loop_;
-  std::vector<std::int32_t> filler_;
-  engine::Sequence base_;
-  speculate::Controller unused_;
+  std::unique_ptr<Trunk> trunk_;
   std::vector<Alternative> alternatives_;
   std::vector<std::int32_t> own_tokens_;  // what the target says after the current depth
   speculate::AcceptanceProfile profile_;  // of the current cell
@@ -84,72 +79,22 @@ class Cells {
 
 Status Cells::prepare() {
   std::ranges::sort(options_.depths);
-  const std::int64_t context = runtime_.model->config().context;
-  const std::int64_t needed = options_.depths.back() + 1 + options_.tokens + kSpareTokens;
-  if (needed > context) {
-    return Error{ErrorCode::kTooLong,
-                 fmt::format("depth {} with {} tokens needs {} positions; the model has {}",
-                             options_.depths.back(), options_.tokens, needed, context)};
-  }
-  // Pseudo-random tokens: the oracle decides what is accepted, not the text.
-  std::uint64_t state = 1;
-  while (static_cast<std::int64_t>(filler_.size()) < options_.depths.back()) {
-    state = state * 6364136223846793005ull + 1442695040888963407ull;
-    const auto token = static_cast<std::int32_t>(
-        (state >> 33) % static_cast<std::uint64_t>(runtime_.tokenizer->vocab_size()));
-    if (!runtime_.tokenizer->is_control(token)) filler_.push_back(token);
-  }
   alternatives_.emplace_back("off", SpecMode::kOff, 0);
   // Right after off: what is compared most closely is measured close together.
   alternatives_.emplace_back("auto", SpecMode::kAuto, kMaxK);
   for (const std::int64_t k : options_.fixed)
     alternatives_.emplace_back(fmt::format("k{}", k), SpecMode::kNgram, static_cast<int>(k));
-  engine::LoopOptions loop_options;
-  loop_options.kv = options_.kv;
-  loop_options.context = needed;
-  const auto most = std::ranges::max(options_.batches);
-  loop_options.max_sequences = 2 + static_cast<int>(alternatives_.size()) * static_cast<int>(most);
-  loop_options.decode_rows = 1 + kMaxK;
-  Result<std::unique_ptr<engine::Loop>> loop = engine::Loop::create(runtime_, loop_options);
-  if (!loop.ok()) return loop.error();
-  loop_ = std::move(loop).value();
-  loop_->admit(base_);
-  base_.ignore_eos = true;
-  return {};
-}
-
-/// Prefills the base sequence until `depth` keys are cached and the token after them is known.
-Status Cells::reach(std::int64_t depth) {
-  base_.tokens.assign(filler_.begin(), filler_.begin() + depth);
-  base_.prompt_tokens = depth;
-  base_.limit = depth + 1;
-  base_.finished.reset();
-  engine::Sequence* const one = &base_;
-  while (!base_.finished) {
-    if (options_.cancelled && options_.cancelled())
-      return Error{ErrorCode::kCancelled, "interrupted"};
-    const Result<engine::StepReport> report =
-        loop_->step({&one, 1}, attention::Policy::kSegue, unused_);
-    if (!report.ok()) return report.error();
-  }
-  base_.limit = depth + 1 + options_.tokens + kSpareTokens;
-  base_.finished.reset();
-  return {};
-}
-
-Status Cells::read_own_tokens() {
-  Result<engine::Sequence> fork = loop_->fork(base_);
-  if (!fork.ok()) return fork.error();
-  engine::Sequence* const one = &*fork;
-  while (!fork->finished) {
-    if (options_.cancelled && options_.cancelled())
-      return Error{ErrorCode::kCancelled, "interrupted"};
-    const Result<engine::StepReport> report =
-        loop_->step({&one, 1}, attention::Policy::kSegue, unused_);
-    if (!report.ok()) return report.error();
-  }
-  loop_->release(*fork);
-  own_tokens_ = fork->tokens;
+  engine::LoopOptions loop;
+  loop.kv = options_.kv;
+  loop.max_sequences = static_cast<int>(static_cast<std::int64_t>(alternatives_.size()) *
+                                        std::ranges::max(options_.batches));
+  loop.decode_rows = 1 + kMaxK;
+  Result<std::unique_ptr<Trunk>> trunk = Trunk::create(runtime_, loop,
+                                                       {.depth = options_.depths.back(),
+                                                        .room = 1 + options_.tokens + kSpareTokens,
+                                                        .cancelled = options_.cancelled});
+  if (!trunk.ok()) return trunk.error();
+  trunk_ = std::move(trunk).value();
   return {};
 }
 
@@ -160,7 +105,7 @@ Status Cells::begin_round(int round, std::int64_t batch) {
     alternative.oracle = std::make_unique<speculate::OracleDrafter>(
         profile_, static_cast<std::int32_t>(runtime_.model->config().vocab));
     for (std::int64_t i = 0; i < batch; ++i) {
-      Result<engine::Sequence> fork = loop_->fork(base_);
+      Result<engine::Sequence> fork = trunk_->fork();
       if (!fork.ok()) return fork.error();
       engine::Sequence& sequence = alternative.sequences.emplace_back(std::move(fork).value());
       sequence.spec = alternative.mode;
@@ -178,7 +123,7 @@ void Cells::end_round() {
   for (Alternative& alternative : alternatives_) {
     for (engine::Sequence& sequence : alternative.sequences) {
       alternative.stats.merge(sequence.stats);
-      loop_->release(sequence);
+      trunk_->loop().release(sequence);
     }
     alternative.sequences.clear();
     if (alternative.mode == SpecMode::kAuto)
@@ -188,15 +133,14 @@ void Cells::end_round() {
 
 /// Steps until the batch has generated `until` tokens in this round.
 Status Cells::slice(Alternative& alternative, std::int64_t until, bool counts) {
-  if (options_.cancelled && options_.cancelled())
-    return Error{ErrorCode::kCancelled, "interrupted"};
+  if (Status status = trunk_->check_cancelled(); !status.ok()) return status;
   std::vector<engine::Sequence*> sequences;
   for (engine::Sequence& sequence : alternative.sequences) sequences.push_back(&sequence);
   double us = 0;
   double tokens = 0;
   while (alternative.generated < until) {
     const Result<engine::StepReport> report =
-        loop_->step(sequences, attention::Policy::kSegue, alternative.controller);
+        trunk_->loop().step(sequences, attention::Policy::kSegue, alternative.controller);
     if (!report.ok()) return report.error();
     us += report->total_us;
     for (const engine::SequenceStep& step : report->sequences) {
@@ -317,8 +261,10 @@ core::Json Cells::cell(std::int64_t depth, std::int64_t batch, const std::string
 
 Status Cells::measure_all(core::Json& cells) {
   for (const std::int64_t depth : options_.depths) {
-    if (Status status = reach(depth); !status.ok()) return status;
-    if (Status status = read_own_tokens(); !status.ok()) return status;
+    if (Status status = trunk_->grow(depth); !status.ok()) return status;
+    Result<std::vector<std::int32_t>> own = trunk_->own_tokens();
+    if (!own.ok()) return own.error();
+    own_tokens_ = std::move(own).value();
     for (const std::int64_t batch : options_.batches) {
       if (Status status = warm(batch); !status.ok()) return status;
       for (const CellProfile& profile : options_.profiles) {
@@ -381,11 +327,6 @@ Result<core::Json> run_cells(const std::string& path, CellOptions options) {
 }
 
 std::string cells_table(const core::Json& document) {
-  const auto number = [](const core::Json& json, std::string_view key) {
-    double value = 0;
-    if (const core::Json* field = json.find(key)) static_cast<void>(field->as_double(value));
-    return value;
-  };
   std::string table = fmt::format("{:>7} {:>5}  {:<11} {:>10} {:>10}  {:<5} {:>21} {:>21}\n",
                                   "depth", "batch", "acceptance", "off tok/s", "auto tok/s", "best",
                                   "auto/off (95 %)", "auto/best (95 %)");

@@ -22,6 +22,7 @@
 #include "lab/exactness_case.h"
 #include "lab/forced_kernel.h"
 #include "lab/gpu.h"
+#include "lab/stats.h"
 
 namespace segue::lab {
 namespace {
@@ -408,12 +409,11 @@ std::string exactness_table(const core::Json& exactness) {
       made += *member.second.find("made")->as_int();
       differing += *member.second.find("differing")->as_int();
     }
-    double ratio = 0;
-    one.find("worst_error_over_bound")->as_double(ratio);
     const core::Json* ulps = one.find("ulps_to_plain");
     fmt::format_to(out, "{:<16} {:>6} {:>4} {:>12} {:>12} {:>14.3f} {:>10}  {}\n",
                    *one.find("shape")->as_string(), text(one, "depth"), text(one, "rows"), made,
-                   differing, ratio, ulps != nullptr ? text(*ulps, "largest") : "",
+                   differing, number(one, "worst_error_over_bound"),
+                   ulps != nullptr ? text(*ulps, "largest") : "",
                    *one.find("ok")->as_bool() ? "exact" : "DIFFERENT");
   }
   return table;

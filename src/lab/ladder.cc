@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One base sequence is prefilled to each depth in turn; every alternative forks it, so all see the
-// same cache.
+// In a round every alternative decodes a fork of the trunk.
 #include "lab/ladder.h"
 
 #include <fmt/format.h>
@@ -12,8 +11,8 @@
 #include <optional>
 
 #include "core/clock.h"
-#include "engine/loop.h"
 #include "lab/stats.h"
+#include "lab/trunk.h"
 #include "speculate/oracle_drafter.h"
 
 namespace segue::lab {
@@ -83,26 +82,18 @@ class Ladder {
 
  private:
   Status prepare();
-  Status reach(std::int64_t depth);
   Status begin_round(Alternative& alternative, int round);
   Status slice(Alternative& alternative);
   Status rounds();
   Status measure(std::int64_t depth, core::Json& rows);
   core::Json row(std::int64_t depth, const Alternative& alternative, const Alternative& off) const;
-  Result<std::vector<std::int32_t>> own_tokens();
   void advance(double work);
-  /// Most tokens that a round can take: a slice ends with a whole step.
-  std::int64_t round_tokens() const { return 2 * options_.tokens + 4 * kMaxK; }
 
   engine::Runtime& runtime_;
   LadderOptions options_;
-  std::unique_ptr<engine::Loop> loop_;
-  std::vector<std::int32_t> filler_;
-  engine::Sequence base_;
-  speculate::Controller unused_;
+  std::unique_ptr<Trunk> trunk_;
   std::vector<Alternative> alternatives_;
-  std::vector<std::int32_t>
-      target_tokens_;  // what the target says after the current depth, for the oracle
+  std::vector<std::int32_t> own_tokens_;  // the target's, at the current depth, for the oracle
   double done_ = 0;
   double total_ = 1;
 };
@@ -112,57 +103,34 @@ Status Ladder::prepare() {
   const auto is_off = [](const LadderSpec& spec) { return spec.mode == SpecMode::kOff; };
   if (std::ranges::none_of(options_.specs, is_off))
     options_.specs.insert(options_.specs.begin(), LadderSpec{"off", SpecMode::kOff, 0});
-  const std::int64_t context = runtime_.model->config().context;
-  const std::int64_t needed = options_.depths.back() + round_tokens();
-  if (needed > context) {
-    return Error{ErrorCode::kTooLong,
-                 fmt::format("depth {} with {} tokens needs {} positions; the model has {}",
-                             options_.depths.back(), options_.tokens, needed, context)};
-  }
-  const std::vector<std::int32_t> text = runtime_.tokenizer->encode_prompt(options_.text, false);
-  std::uint64_t state = 1;
-  while (static_cast<std::int64_t>(filler_.size()) < options_.depths.back()) {
-    if (!options_.text.empty() && !text.empty()) {
-      filler_.insert(filler_.end(), text.begin(), text.end());
-      continue;
-    }
-    state = state * 6364136223846793005ull + 1442695040888963407ull;
-    const auto token = static_cast<std::int32_t>(
-        (state >> 33) % static_cast<std::uint64_t>(runtime_.tokenizer->vocab_size()));
-    if (!runtime_.tokenizer->is_control(token)) filler_.push_back(token);
-  }
-  engine::LoopOptions loop_options;
-  loop_options.kv = options_.kv;
-  if (options_.page_size != 0) loop_options.page_size = options_.page_size;
-  loop_options.prefill_chunk = options_.prefill_chunk;
-  loop_options.context = needed;
-  loop_options.max_sequences =
-      2 + static_cast<int>(options_.policies.size() * options_.specs.size());
-  for (const LadderSpec& spec : options_.specs) {
-    loop_options.decode_rows = std::max(loop_options.decode_rows, 1 + spec.draft_tokens);
-  }
-  Result<std::unique_ptr<engine::Loop>> loop = engine::Loop::create(runtime_, loop_options);
-  if (!loop.ok()) return loop.error();
-  loop_ = std::move(loop).value();
   for (attention::Policy policy : options_.policies) {
-    for (const LadderSpec& spec : options_.specs) {
-      alternatives_.emplace_back(policy, spec);
-    }
+    for (const LadderSpec& spec : options_.specs) alternatives_.emplace_back(policy, spec);
   }
   const auto steps =
       static_cast<double>(alternatives_.size() * options_.depths.size()) * options_.rounds;
   total_ = static_cast<double>(options_.depths.back()) + steps * options_.tokens * 8;
-  loop_->admit(base_);
-  base_.ignore_eos = true;
+  engine::LoopOptions loop;
+  loop.kv = options_.kv;
+  if (options_.page_size != 0) loop.page_size = options_.page_size;
+  loop.prefill_chunk = options_.prefill_chunk;
+  loop.max_sequences = static_cast<int>(alternatives_.size());
+  for (const LadderSpec& spec : options_.specs)
+    loop.decode_rows = std::max(loop.decode_rows, 1 + spec.draft_tokens);
+  Result<std::unique_ptr<Trunk>> trunk = Trunk::create(
+      runtime_, loop,
+      {.depth = options_.depths.back(),
+       .room = 2 * options_.tokens + 4 * kMaxK,  // a slice ends with a whole step
+       .text = options_.text,
+       .cancelled = options_.cancelled,
+       .prefilled = [this](std::int64_t rows) { advance(static_cast<double>(rows)); }});
+  if (!trunk.ok()) return trunk.error();
+  trunk_ = std::move(trunk).value();
   for (Alternative& alternative : alternatives_) {
-    Result<std::vector<speculate::Drafter*>> drafters = loop_->drafters(alternative.spec.mode);
+    Result<std::vector<speculate::Drafter*>> drafters =
+        trunk_->loop().drafters(alternative.spec.mode);
     if (!drafters.ok()) return drafters.error();
     alternative.drafters = std::move(drafters).value();
-    // What the prompt costs a drafter is paid once, by the base.
-    for (speculate::Drafter* drafter : alternative.drafters) {
-      if (std::ranges::find(base_.drafters, drafter) == base_.drafters.end())
-        base_.drafters.push_back(drafter);
-    }
+    trunk_->prepare(alternative.drafters);
   }
   return {};
 }
@@ -173,44 +141,8 @@ void Ladder::advance(double work) {
   if (options_.progress) options_.progress(std::min(1.0, done_ / total_));
 }
 
-/// Prefills the base sequence until `depth` keys are cached and the token after them is known.
-Status Ladder::reach(std::int64_t depth) {
-  base_.tokens.assign(filler_.begin(), filler_.begin() + depth);
-  base_.prompt_tokens = depth;
-  base_.limit = depth + 1;
-  base_.finished.reset();
-  engine::Sequence* const one = &base_;
-  while (!base_.finished) {
-    if (options_.cancelled && options_.cancelled())
-      return Error{ErrorCode::kCancelled, "interrupted"};
-    const Result<engine::StepReport> report =
-        loop_->step({&one, 1}, attention::Policy::kSegue, unused_);
-    if (!report.ok()) return report.error();
-    advance(report->sequences[0].rows);
-  }
-  base_.limit = depth + round_tokens();
-  base_.finished.reset();
-  return {};
-}
-
-/// The target's continuation of the base sequence, without speculation.
-Result<std::vector<std::int32_t>> Ladder::own_tokens() {
-  Result<engine::Sequence> fork = loop_->fork(base_);
-  if (!fork.ok()) return fork.error();
-  engine::Sequence* const one = &*fork;
-  while (!fork->finished) {
-    if (options_.cancelled && options_.cancelled())
-      return Error{ErrorCode::kCancelled, "interrupted"};
-    const Result<engine::StepReport> report =
-        loop_->step({&one, 1}, attention::Policy::kSegue, unused_);
-    if (!report.ok()) return report.error();
-  }
-  loop_->release(*fork);
-  return fork->tokens;
-}
-
 Status Ladder::begin_round(Alternative& alternative, int round) {
-  Result<engine::Sequence> fork = loop_->fork(base_);
+  Result<engine::Sequence> fork = trunk_->fork();
   if (!fork.ok()) return fork.error();
   alternative.sequence = std::move(fork).value();
   engine::Sequence& sequence = alternative.sequence;
@@ -218,7 +150,7 @@ Status Ladder::begin_round(Alternative& alternative, int round) {
   sequence.max_draft = alternative.spec.draft_tokens;
   sequence.drafters = alternative.drafters;
   if (alternative.oracle != nullptr) {
-    alternative.oracle->record(sequence.key, target_tokens_, static_cast<std::uint64_t>(round));
+    alternative.oracle->record(sequence.key, own_tokens_, static_cast<std::uint64_t>(round));
     sequence.drafters = {alternative.oracle.get()};
   }
   alternative.round = {};
@@ -233,7 +165,7 @@ Status Ladder::slice(Alternative& alternative) {
   double us = 0;
   while (tokens < kSliceTokens) {
     const Result<engine::StepReport> report =
-        loop_->step({&one, 1}, alternative.policy, alternative.controller);
+        trunk_->loop().step({&one, 1}, alternative.policy, alternative.controller);
     if (!report.ok()) return report.error();
     const engine::SequenceStep& step = report->sequences[0];
     double attention_us = 0;
@@ -265,9 +197,9 @@ Status Ladder::slice(Alternative& alternative) {
 
 Status Ladder::measure(std::int64_t depth, core::Json& rows) {
   if (!options_.synthetic_acceptance.empty()) {
-    Result<std::vector<std::int32_t>> own = own_tokens();
+    Result<std::vector<std::int32_t>> own = trunk_->own_tokens();
     if (!own.ok()) return own.error();
-    target_tokens_ = std::move(own).value();
+    own_tokens_ = std::move(own).value();
   }
   for (Alternative& alternative : alternatives_) {
     std::vector<speculate::Drafter*> drafters = std::move(alternative.drafters);
@@ -299,8 +231,7 @@ Status Ladder::rounds() {
     }
     for (int i = 0; i < slices; ++i) {
       for (Alternative& alternative : alternatives_) {
-        if (options_.cancelled && options_.cancelled())
-          return Error{ErrorCode::kCancelled, "interrupted"};
+        if (Status status = trunk_->check_cancelled(); !status.ok()) return status;
         if (Status status = slice(alternative); !status.ok()) return status;
       }
     }
@@ -310,7 +241,7 @@ Status Ladder::rounds() {
       alternative.stats.merge(alternative.sequence.stats);
       alternative.controller.forget(alternative.sequence.key);
       if (alternative.oracle != nullptr) alternative.oracle->forget(alternative.sequence.key);
-      loop_->release(alternative.sequence);
+      trunk_->loop().release(alternative.sequence);
     }
   }
   return {};
@@ -346,7 +277,7 @@ Result<core::Json> Ladder::run() {
   core::Json rows = core::Json::array();
   Status status;
   for (std::int64_t depth : options_.depths) {
-    status = reach(depth);
+    status = trunk_->grow(depth);
     if (status.ok()) status = measure(depth, rows);
     if (!status.ok()) break;
   }
@@ -393,11 +324,6 @@ std::string ladder_table(const core::Json& ladder) {
   std::string table = fmt::format("{:>7}  {:<8} {:<8} {:>9} {:>8} {:>18} {:>11} {:>9} {:>11}  {}\n",
                                   "depth", "policy", "spec", "tokens/s", "step ms", "to off (95 %)",
                                   "attn ms", "accepted", "break-even", "path (workgroups)");
-  const auto number = [](const core::Json* json, std::string_view key) {
-    double value = 0;
-    if (const core::Json* field = json->find(key)) static_cast<void>(field->as_double(value));
-    return value;
-  };
   for (const core::Json& row : *ladder.find("rows")->as_array()) {
     std::string paths;
     for (const core::Json& group : *row.find("groups")->as_array()) {
@@ -410,12 +336,11 @@ std::string ladder_table(const core::Json& ladder) {
         "{:>7}  {:<8} {:<8} {:>9.1f} {:>8.2f} {:>5.2f} [{:.2f} {:.2f}] {:>11.2f} {:>9.2f} {:>11}  "
         "{}\n",
         *row.find("depth")->as_int(), *row.find("policy")->as_string(),
-        *row.find("spec")->as_string(), number(row.find("tokens_per_s"), "median"),
-        number(row.find("step_ms"), "median"), number(ratio, "median"), number(ratio, "low95"),
-        number(ratio, "high95"), number(&row, "attention_ms"),
-        number(&row, "mean_acceptance_length"),
-        even->is_null() ? "-" : fmt::format("{:.2f}", number(&row, "break_even_acceptance")),
-        paths);
+        *row.find("spec")->as_string(), number(*row.find("tokens_per_s"), "median"),
+        number(*row.find("step_ms"), "median"), number(*ratio, "median"), number(*ratio, "low95"),
+        number(*ratio, "high95"), number(row, "attention_ms"),
+        number(row, "mean_acceptance_length"),
+        even->is_null() ? "-" : fmt::format("{:.2f}", number(row, "break_even_acceptance")), paths);
   }
   return table;
 }

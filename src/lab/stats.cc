@@ -88,4 +88,10 @@ core::Json ratio_json(const Ratio& ratio) {
   return json.set("median", ratio.median).set("low95", ratio.low95).set("high95", ratio.high95);
 }
 
+double number(const core::Json& json, std::string_view key) {
+  double value = 0;
+  const core::Json* member = json.find(key);
+  return member != nullptr && member->as_double(value) ? value : 0;
+}
+
 }  // namespace segue::lab

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "core/json.h"
@@ -39,5 +40,8 @@ Ratio rate_ratio(const Turns& a, const Turns& b);
 /// {median, samples}.
 core::Json samples_json(std::span<const double> samples);
 core::Json ratio_json(const Ratio& ratio);
+
+/// A member as the tables print it: 0 when absent or no number.
+double number(const core::Json& json, std::string_view key);
 
 }  // namespace segue::lab

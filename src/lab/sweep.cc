@@ -407,13 +407,6 @@ Status check_options(const SweepOptions& options) {
   return {};
 }
 
-double number(const core::Json& json, std::string_view key) {
-  double value = 0;
-  if (const core::Json* member = json.find(key); member != nullptr && !member->as_double(value))
-    value = 0;
-  return value;
-}
-
 std::string_view text(const core::Json& json, std::string_view key) {
   const core::Json* member = json.find(key);
   return member != nullptr && member->as_string() != nullptr ? *member->as_string()
