@@ -37,23 +37,43 @@ SHORT = [
 ]
 
 
-def prompts(text_file, longest, slices):
-    with open(text_file, encoding="utf-8") as file:
+def token_count(args, text):
+    out = subprocess.run([args.segue, "tokenize", "-m", args.model, "--prompt-file", "-", "--json", "-", "--quiet"],
+                         input=text, check=True, capture_output=True, text=True).stdout
+    return len(json.loads(out)["tokens"])
+
+
+def longest_prompt(args, text):
+    """The text, repeated, cut where it has at least --longest-tokens."""
+    characters = 1000
+    while True:
+        prompt = (text * (characters // len(text) + 1))[:characters]
+        found = token_count(args, prompt)
+        if found >= args.longest_tokens:
+            return prompt
+        characters = max(characters + 1000, characters * args.longest_tokens // found // 1000 * 1000)
+
+
+def prompts(args):
+    with open(args.text, encoding="utf-8") as file:
         text = file.read()
-    repeated = text * (longest // len(text) + 1)
+    slices = args.slices
+    longest = longest_prompt(args, text)
+    repeated = text * (4000 // len(text) + 1)
     cuts = [text[i * len(text) // slices:][:1500] for i in range(slices)]
-    return SHORT + cuts + [repeated[:4000], repeated[:longest]]
+    return SHORT + cuts + [repeated[:4000], longest]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     allow_abbrev=False)
     parser.add_argument("--segue", required=True)
     parser.add_argument("-m", "--model", required=True)
     parser.add_argument("--assistant", help="the model's assistant: adds mtp")
     parser.add_argument("--draft-model", help="a small model with the same vocabulary: adds draft")
     parser.add_argument("--ctx", default="16384")
     parser.add_argument("--text", required=True, help="a text for the long prompts")
-    parser.add_argument("--longest", type=int, default=34000, help="characters of the longest prompt")
+    parser.add_argument("--longest-tokens", type=int, default=8000, help="tokens of the longest prompt, at least")
     parser.add_argument("--slices", type=int, default=0, help="as many more prompts, cut from the text")
     parser.add_argument("--settings", default=",".join(f"{t}:{c}:{b}" for t in (2, 1) for c in (512, 64) for b in (7, 2, 1)),
                         help="threads:chunk:in-flight, comma-separated")
@@ -62,7 +82,7 @@ def main():
     args = parser.parse_args()
 
     build = subprocess.run([args.segue, "--version"], check=True, capture_output=True, text=True).stdout.strip()
-    all_prompts = prompts(args.text, args.longest, args.slices)
+    all_prompts = prompts(args)
     specs = SPECS + (MTP_SPECS if args.assistant else []) + (DRAFT_SPECS if args.draft_model else []) + AUTO
     models = ["-m", args.model]
     models += ["--assistant", args.assistant] if args.assistant else []

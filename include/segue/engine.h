@@ -34,11 +34,30 @@ struct EngineOptions {
   std::string kernel;  // forced attention kernel; empty: the planner's choice
   std::function<void(double fraction)> load_progress;
   std::function<void(std::string_view line)> trace;  // one JSON document per step, or empty
-  const std::atomic<bool>* cancel = nullptr;  // set to true: requests in flight end as kCancelled
+  // Set to true: create() ends with kCancelled, requests in flight end as kCancelled.
+  const std::atomic<bool>* cancel = nullptr;
+};
+
+/// What requests of an engine may ask for, known before any weight is read.
+struct Limits {
+  std::int64_t vocab = 0;    // token ids are below
+  std::int64_t context = 0;  // largest prompt + completion
+  bool assistant = false;    // SpecMode::kMtp needs it
+  bool draft_model = false;  // SpecMode::kDraft needs it
+
+  /// kUsage when a request can never work, kTooLong when its prompt_tokens do not fit. What a
+  /// prompt's text becomes is not known here.
+  Status check(const Request& request) const;
+  /// kTooLong for more than the context holds.
+  Status check_length(std::int64_t prompt_tokens) const;
 };
 
 class Engine {
  public:
+  /// Checks options against each other and against the models' configs without reading weights;
+  /// create() begins with it.
+  static Result<Limits> limits(const EngineOptions& options);
+
   /// Loads the model and reserves the KV cache; what cannot fit is refused here, with the sizes.
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options);
   ~Engine();
@@ -52,7 +71,7 @@ class Engine {
   std::vector<Result<Completion>> generate_batch(std::span<const Request> requests);
 
   /// One line for people: model, device, instruction level, threads, KV type and the path that
-  /// verify steps take.
+  /// verify steps take at the end of the context, the depth said.
   std::string start_line() const;
 
   std::string model_name() const;
@@ -61,6 +80,8 @@ class Engine {
   double load_s() const;
 
   std::vector<std::int32_t> tokenize(std::string_view text, bool parse_special) const;
+  /// How many bytes of `text` have no token in the vocabulary and are left out of a prompt.
+  std::int64_t lost_bytes(std::string_view text, bool parse_special) const;
 
   /// A conversation as Request::prompt_tokens, in the model's chat format and ready for the answer.
   /// Roles: "system", "user", "assistant". What contents spell never becomes a control token.

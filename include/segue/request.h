@@ -59,8 +59,8 @@ struct GenerationStats {
   double mean_acceptance_length = 1.0;    // tokens per step that verified at least one draft
   double prefill_s = 0;                   // first prompt row in to first token out
   double decode_s = 0;                    // first token out to last token out
-  double prefill_tokens_per_s = 0;
-  double decode_tokens_per_s = 0;
+  double prefill_tokens_per_s = 0;        // 0: nothing was prefilled, there is no rate
+  double decode_tokens_per_s = 0;         // 0: fewer than two tokens, there is no rate
   double draft_s = 0;
   double verify_s = 0;
   double other_s = 0;
@@ -76,6 +76,7 @@ struct Completion {
   std::vector<std::int32_t> tokens;  // generated, without the stop token
   std::string text;
   std::int64_t prompt_tokens = 0;
+  std::int64_t lost_bytes = 0;  // of Request::prompt: no token of the vocabulary has them
   FinishReason finish_reason = FinishReason::kLength;
   GenerationStats stats;
   std::uint64_t logits_hash = 0;  // of the raw f32 logits of emitted rows, when asked for

@@ -46,6 +46,10 @@ std::string parse_numbers(const std::string& text, T low, T high, bool repeats,
   }
 }
 
+std::string not_empty_path(const std::string& value) {
+  return value.empty() ? "needs a file name, found an empty one" : "";
+}
+
 }  // namespace
 
 struct Args::Impl {
@@ -99,9 +103,7 @@ Args& Args::text(std::string_view names, std::string& target, std::string_view h
 Args& Args::path(std::string_view names, std::string& target, std::string_view help,
                  bool required) {
   text(names, target, help, required);
-  impl_->app.get_options().back()->check([](const std::string& value) {
-    return value.empty() ? std::string("needs a file name, found an empty one") : std::string();
-  });
+  impl_->app.get_options().back()->check(not_empty_path);
   return *this;
 }
 
@@ -202,7 +204,10 @@ Args& Args::list(std::string_view names, std::vector<std::string>& target, std::
 }
 
 Args& Args::positional(std::string_view name, std::string& target, std::string_view help) {
-  impl_->app.add_option(std::string(name), target, std::string(help))->type_name("")->required();
+  impl_->app.add_option(std::string(name), target, std::string(help))
+      ->type_name("")
+      ->required()
+      ->check(not_empty_path);
   return *this;
 }
 

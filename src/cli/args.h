@@ -43,6 +43,7 @@ class Args {
   Args& reals(std::string_view names, std::vector<double>& target, double low, double high,
               std::string_view help);
   Args& list(std::string_view names, std::vector<std::string>& target, std::string_view help);
+  /// A file: not empty.
   Args& positional(std::string_view name, std::string& target, std::string_view help);
 
   /// True: go on. False: help was printed. kUsage: a flag is unknown, missing or out of range.

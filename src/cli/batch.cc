@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 
 #include "cli/commands.h"
@@ -18,11 +17,15 @@
 namespace segue::cli {
 namespace {
 
+Error on_line(std::int64_t line, const Error& error) {
+  return {error.code, fmt::format("request on line {}: {}", line, error.message)};
+}
+
 /// One line of the requests file. Absent fields keep the defaults of the flags; unknown fields are
 /// refused.
 class LineReader {
  public:
-  LineReader(const core::Json& json, std::int64_t line) : json_(json), line_(line) {}
+  explicit LineReader(const core::Json& json) : json_(json) {}
 
   Result<Request> read(Request defaults) {
     Request request = std::move(defaults);
@@ -58,8 +61,7 @@ class LineReader {
         fail(key, fmt::format("no such field; fields: {}", fmt::join(known_, ", ")));
       }
     }
-    if (!problem_.empty())
-      return Error{ErrorCode::kUsage, fmt::format("request on line {}: {}", line_, problem_)};
+    if (!problem_.empty()) return Error{ErrorCode::kUsage, problem_};
     return request;
   }
 
@@ -128,15 +130,19 @@ class LineReader {
   }
 
   const core::Json& json_;
-  std::int64_t line_;
   std::vector<std::string> known_;
   std::string problem_;
 };
 
-Result<std::vector<Request>> read_requests(const std::string& path, const Request& defaults) {
+struct Line {
+  std::int64_t number;  // in the file, from 1
+  Request request;
+};
+
+Result<std::vector<Line>> read_requests(const std::string& path, const Request& defaults) {
   const Result<std::string> text = core::read_file(path);
   if (!text.ok()) return text.error();
-  std::vector<Request> requests;
+  std::vector<Line> lines;
   std::int64_t number = 0;
   for (std::size_t begin = 0; begin < text->size();) {
     const std::size_t end = std::min(text->find('\n', begin), text->size());
@@ -145,19 +151,52 @@ Result<std::vector<Request>> read_requests(const std::string& path, const Reques
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const Result<core::Json> json = core::Json::parse(line, core::Json::Repeats::kRefused);
-    if (!json.ok()) {
-      return Error{ErrorCode::kInvalidFile,
-                   fmt::format("'{}' line {}: {}", path, number, json.error().message)};
-    }
-    if (!json->is_object()) {
-      return Error{ErrorCode::kInvalidFile,
-                   fmt::format("'{}' line {}: not a JSON object", path, number)};
-    }
-    Result<Request> request = LineReader(*json, number).read(defaults);
-    if (!request.ok()) return request.error();
-    requests.push_back(std::move(request).value());
+    Result<Request> request = !json.ok()          ? Error{ErrorCode::kUsage, json.error().message}
+                              : json->is_object() ? LineReader(*json).read(defaults)
+                                                  : Error{ErrorCode::kUsage, "not a JSON object"};
+    if (!request.ok()) return on_line(number, request.error());
+    lines.push_back({number, std::move(request).value()});
   }
-  return requests;
+  return lines;
+}
+
+/// Before anything starts: what can never work ends the command. What fails alone, a prompt that is
+/// too long, is left to its own answer.
+Status check_requests(const std::vector<Line>& lines, const Limits& limits) {
+  for (const Line& line : lines) {
+    const Status status = limits.check(line.request);
+    if (!status.ok() && status.error().code == ErrorCode::kUsage)
+      return on_line(line.number, status.error());
+  }
+  return {};
+}
+
+/// Prints an answer per request and appends it to `answers`. The first failure, if there is any.
+Status print_answers(const std::vector<Line>& lines,
+                     const std::vector<Result<Completion>>& completions, double load_s,
+                     core::Json& answers) {
+  Status first;
+  std::int64_t failed = 0;
+  for (std::size_t i = 0; i < completions.size(); ++i) {
+    const Result<Completion>& completion = completions[i];
+    core::Json json = core::Json::object();
+    if (completion.ok()) {
+      json = completion_json(*completion, load_s, lines[i].request.logits_hash);
+      if (completion->lost_bytes > 0) {
+        core::log_info(fmt::format("request on line {}: {}", lines[i].number,
+                                   lost_bytes_warning(completion->lost_bytes)));
+      }
+    } else {
+      json.set("error", completion.error().message);
+      if (first.ok()) first = on_line(lines[i].number, completion.error());
+      ++failed;
+    }
+    fmt::print("{}\n", json.dump());
+    answers.push(std::move(json));
+  }
+  if (failed < 2) return first;
+  return Error{first.error().code, fmt::format("{} of {} requests failed; the first: {}", failed,
+                                               lines.size(), first.error().message)};
 }
 
 }  // namespace
@@ -184,37 +223,28 @@ Status batch_command(int argc, const char* const* argv) {
   const Result<bool> parsed = args.parse(argc, argv);
   if (!parsed.ok()) return parsed.error();
   if (!*parsed) return {};
-  if (Status status = flags.model.resolve(defaults.sampling.seed); !status.ok()) return status;
+  if (Status status = flags.model.resolve(defaults.values.sampling.seed); !status.ok())
+    return status;
   if (flags.quiet) core::set_log_level(core::LogLevel::kQuiet);
-  const Result<std::vector<Request>> requests = read_requests(path, defaults.request());
-  if (!requests.ok()) return requests.error();
-  if (Status status = flags.check_outputs({"--requests", path}); !status.ok()) return status;
+  const Result<std::vector<Line>> lines = read_requests(path, defaults.request());
+  if (!lines.ok()) return lines.error();
+  if (lines->empty()) core::log_info(fmt::format("warning: '{}' has no request", path));
+  if (Status status = flags.check_files({"--requests", path}); !status.ok()) return status;
   EngineOptions options = flags.options();
-  options.max_sequences = std::clamp(static_cast<int>(requests->size()), 1, parallel);
-  options.cancel = &interrupted();
-  options.load_progress = progress_bar("loading", flags.quiet);
-  std::ofstream trace;
-  if (!flags.trace.empty()) {
-    trace.open(flags.trace);
-    options.trace = [&trace](std::string_view line) { trace << line << '\n'; };
-  }
+  options.max_sequences = std::clamp(static_cast<int>(lines->size()), 1, parallel);
+  const Result<Limits> limits = Engine::limits(options);
+  if (!limits.ok()) return limits.error();
+  if (Status status = check_requests(*lines, *limits); !status.ok()) return status;
+  TraceFile trace;
+  trace.open(flags.trace, options);
   const Result<std::unique_ptr<Engine>> engine = Engine::create(options);
   if (!engine.ok()) return engine.error();
   core::log_info((*engine)->start_line());
+  std::vector<Request> requests;
+  for (const Line& line : *lines) requests.push_back(line.request);
   core::Json all = core::Json::array();
-  const Error* first_error = nullptr;
-  const std::vector<Result<Completion>> completions = (*engine)->generate_batch(*requests);
-  for (std::size_t i = 0; i < completions.size(); ++i) {
-    core::Json json = core::Json::object();
-    if (completions[i].ok()) {
-      json = completion_json(*completions[i], (*engine)->load_s(), (*requests)[i].logits_hash);
-    } else {
-      json.set("error", completions[i].error().message);
-      if (first_error == nullptr) first_error = &completions[i].error();
-    }
-    fmt::print("{}\n", json.dump());
-    all.push(std::move(json));
-  }
+  const Status answered =
+      print_answers(*lines, (*engine)->generate_batch(requests), (*engine)->load_s(), all);
   core::Json document = core::Json::object();
   core::Json settings = flags.settings();
   settings.set("parallel", options.max_sequences).set("threads", (*engine)->threads());
@@ -223,10 +253,8 @@ Status batch_command(int argc, const char* const* argv) {
       .set("machine", core::machine_json())
       .set("build", core::build_json());
   if (Status status = write_json(flags.json, document); !status.ok()) return status;
-  if (trace.is_open() && !trace.flush())
-    return Error{ErrorCode::kIo, fmt::format("cannot write '{}'", flags.trace)};
-  if (first_error != nullptr) return *first_error;
-  return {};
+  if (Status status = trace.close(); !status.ok()) return status;
+  return answered;
 }
 
 }  // namespace segue::cli

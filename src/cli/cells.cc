@@ -45,6 +45,7 @@ Status cells_command(int argc, const char* const* argv) {
   const Result<bool> parsed = args.parse(argc, argv);
   if (!parsed.ok()) return parsed.error();
   if (!*parsed) return {};
+  if (Status status = check_model_path("--model", model); !status.ok()) return status;
   options.depths = depths;
   options.batches = batches;
   options.fixed = fixed;

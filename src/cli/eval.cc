@@ -8,6 +8,7 @@
 #include "cli/terminal.h"
 #include "core/build.h"
 #include "core/file.h"
+#include "core/log.h"
 #include "lab/evaluate.h"
 
 namespace segue::cli {
@@ -57,6 +58,7 @@ Status eval_command(int argc, const char* const* argv) {
     return Error{ErrorCode::kUsage,
                  "exactly one of --text-file FILE and --reference FILE is needed"};
   }
+  if (Status status = check_model_path("--model", model); !status.ok()) return status;
   const NamedPath inputs[] = {
       {"--model", model}, {"--text-file", text_file}, {"--reference", reference}};
   const NamedPath outputs[] = {{"--json", json}};
@@ -78,6 +80,7 @@ Status eval_command(int argc, const char* const* argv) {
   }
   lab::EvaluateOptions options;
   options.text = *text;
+  options.source = text_file.empty() ? reference : text_file;
   options.recorded = reference.empty() ? nullptr : &*recorded;
   options.against_float = against_float;
   options.kv = parse_kv(kv).value();
@@ -91,6 +94,8 @@ Status eval_command(int argc, const char* const* argv) {
     static_cast<void>(result->find("perplexity")->as_double(perplexity));
     fmt::print("{} positions, perplexity {:.3f}\n", *result->find("positions")->as_int(),
                perplexity);
+    if (const core::Json* lost = result->find("lost_bytes"); lost != nullptr && *lost->as_int() > 0)
+      core::log_info(lost_bytes_warning(*lost->as_int()));
     print_comparison("recorded", result->find("recorded"));
     print_comparison("float reference", result->find("float_reference"));
   }

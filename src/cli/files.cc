@@ -8,8 +8,10 @@
 
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/generation.h"
 #include "cli/terminal.h"
 #include "core/file.h"
+#include "core/log.h"
 #include "format/gguf/describe.h"
 #include "format/safetensors/describe.h"
 #include "text/tokenizer.h"
@@ -33,6 +35,10 @@ void print_description(const core::Json& description) {
 
 /// A folder and a file by that name are safetensors, anything else GGUF.
 Result<core::Json> describe(const std::string& path) {
+  constexpr ModelForms kDescribed{"", ".safetensors",
+                                  "a GGUF file, a .safetensors file, or a folder of them"};
+  if (Status status = check_model_path("inspect", path, kDescribed); !status.ok())
+    return status.error();
   std::error_code ignored;
   if (path.ends_with(".safetensors") || std::filesystem::is_directory(path, ignored)) {
     const Result<safetensors::Checkpoint> checkpoint = safetensors::Checkpoint::open(path);
@@ -86,7 +92,7 @@ Status tokenize_command(int argc, const char* const* argv) {
       .text("-p,--prompt", prompt, "text")
       .path("--prompt-file", prompt_file, "read the text from this file (-: standard input)")
       .flag("--special", special, "texts of control tokens become those tokens")
-      .path("--json", json, "write {tokens, pieces} to this file (-: standard output)")
+      .path("--json", json, "write {tokens, pieces, lost_bytes} to this file (-: standard output)")
       .integer("--threads", threads, 0, 1024, "accepted by every command; this one needs one")
       .flag("-q,--quiet", quiet, "no table");
   const Result<bool> parsed = args.parse(argc, argv);
@@ -103,6 +109,9 @@ Status tokenize_command(int argc, const char* const* argv) {
     if (!text.ok()) return text.error();
     prompt = std::move(text).value();
   }
+  constexpr ModelForms kTokenizer{"tokenizer.json", "",
+                                  "a GGUF file, or a folder with a tokenizer.json"};
+  if (Status status = check_model_path("--model", model, kTokenizer); !status.ok()) return status;
   const Result<std::unique_ptr<text::Tokenizer>> tokenizer = text::Tokenizer::open(model);
   if (!tokenizer.ok()) return tokenizer.error();
   const std::vector<std::int32_t> ids = (*tokenizer)->encode_prompt(prompt, special);
@@ -112,8 +121,11 @@ Status tokenize_command(int argc, const char* const* argv) {
     if (!quiet && json != "-") fmt::print("{:>8}  {}\n", id, piece.dump());
     pieces.push(piece);
   }
+  const std::int64_t lost = (*tokenizer)->lost_bytes(prompt, special);
+  if (lost > 0 && !quiet) core::log_info(lost_bytes_warning(lost));
   core::Json document = core::Json::object();
-  return write_json(json, document.set("tokens", ids).set("pieces", std::move(pieces)));
+  document.set("tokens", ids).set("pieces", std::move(pieces)).set("lost_bytes", lost);
+  return write_json(json, document);
 }
 
 }  // namespace segue::cli

@@ -9,33 +9,39 @@ namespace segue::cli {
 
 void EngineFlags::declare(Args& args) {
   model.declare(args);
-  args.path("--assistant", assistant, "the model's assistant: a folder or a GGUF file")
-      .path("--draft-model", draft_model, "a small model with the same vocabulary that drafts")
-      .integer("--threads", threads, 0, 1024, "threads; 0: all CPUs of this process")
+  args.path("--assistant", engine.assistant, "the model's assistant: a folder or a GGUF file")
+      .path("--draft-model", engine.draft_model,
+            "a small model with the same vocabulary that drafts")
+      .integer("--threads", engine.threads, 0, 1024, "threads; 0: all CPUs of this process")
       .choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
-      .integer("--page-size", page_size, 0, 1 << 20,
+      .integer("--page-size", engine.page_size, 0, 1 << 16,
                "tokens of a KV page, a multiple of 8; 0: the default")
-      .integer("--prefill-chunk", prefill_chunk, 1, 1 << 16, "prompt rows of one step")
-      .integer("--ctx", context, 0, std::int64_t{1} << 30,
+      .integer("--prefill-chunk", engine.prefill_chunk, 1, 1 << 16, "prompt rows of one step")
+      .integer("--ctx", engine.context, 0, std::int64_t{1} << 30,
                "largest prompt + completion; 0: the model's")
-      .choice("--policy", policy,
+      .choice("--policy", engine.policy,
               {"segue", "stock", "pr45450", "pr47520", "batch_invariant", "whole", "segmented"},
               "the rule that picks the attention path")
-      .text("--kernel", kernel, "force an attention kernel (see segue kernels)")
+      .text("--kernel", engine.kernel, "force an attention kernel (see segue kernels)")
       .path("--trace", trace, "write one line of JSON per step to this file")
       .path("--json", json, "write the result to this file (-: standard output)")
       .flag("-q,--quiet", quiet, "no progress, no start line, no statistics");
 }
 
-Status EngineFlags::check_outputs(const NamedPath& input) const {
+Status EngineFlags::check_files(const NamedPath& input) const {
   if (trace == "-") {
     return Error{ErrorCode::kUsage,
                  "--trace needs a file; '-' would mix it with the text on standard output"};
   }
-  const NamedPath inputs[] = {
-      {"--model", model.model}, {"--assistant", assistant}, {"--draft-model", draft_model}, input};
+  const NamedPath inputs[] = {{"--model", model.model},
+                              {"--assistant", engine.assistant},
+                              {"--draft-model", engine.draft_model},
+                              input};
   const NamedPath outputs[] = {{"--json", json}, {"--trace", trace}};
   if (Status status = check_distinct(inputs, outputs); !status.ok()) return status;
+  for (const auto& [flag, path] : {inputs[1], inputs[2]}) {
+    if (Status status = check_model_path(flag, path); !status.ok()) return status;
+  }
   for (const NamedPath& output : outputs) {
     if (Status status = check_writable(output.path); !status.ok()) return status;
   }
@@ -43,40 +49,35 @@ Status EngineFlags::check_outputs(const NamedPath& input) const {
 }
 
 EngineOptions EngineFlags::options() const {
-  EngineOptions options;
+  EngineOptions options = engine;
   options.model = model.model;
-  options.assistant = assistant;
-  options.draft_model = draft_model;
-  options.threads = threads;
   options.kv = parse_kv(kv).value();
-  options.page_size = page_size;
-  options.prefill_chunk = prefill_chunk;
-  options.context = context;
-  options.policy = policy;
-  options.kernel = kernel;
+  options.cancel = &interrupted();
+  options.load_progress = progress_bar("loading", quiet);
   return options;
 }
 
 core::Json EngineFlags::settings() const {
   core::Json out = core::Json::object();
   return out.set("model", file_name(model.model))
-      .set("assistant", file_name(assistant))
-      .set("draft_model", file_name(draft_model))
-      .set("threads", threads)
+      .set("assistant", file_name(engine.assistant))
+      .set("draft_model", file_name(engine.draft_model))
+      .set("threads", engine.threads)
       .set("kv", kv)
-      .set("page_size", page_size)
-      .set("prefill_chunk", prefill_chunk)
-      .set("ctx", context)
-      .set("policy", policy)
-      .set("kernel", kernel);
+      .set("page_size", engine.page_size)
+      .set("prefill_chunk", engine.prefill_chunk)
+      .set("ctx", engine.context)
+      .set("policy", engine.policy)
+      .set("kernel", engine.kernel);
 }
 
 void RequestFlags::declare(Args& args) {
   using namespace ranges;
-  args.integer("-n,--max-tokens", max_tokens, kMaxTokens.low, kMaxTokens.high,
+  Sampling& sampling = values.sampling;
+  args.integer("-n,--max-tokens", values.max_tokens, kMaxTokens.low, kMaxTokens.high,
                "tokens to generate; -1: until the end")
-      .texts("--stop", stop, "end before this text; may be given several times")
-      .flag("--ignore-eos", ignore_eos, "go on after the model ends its turn")
+      .texts("--stop", values.stop, "end before this text; may be given several times")
+      .flag("--ignore-eos", values.ignore_eos, "go on after the model ends its turn")
       .real("--temperature", sampling.temperature, kTemperature.low, kTemperature.high,
             "0: the most likely token")
       .integer("--top-k", sampling.top_k, kTopK.low, kTopK.high,
@@ -91,12 +92,14 @@ void RequestFlags::declare(Args& args) {
                "how far back it looks; -1: all")
       .seed("--seed", sampling.seed, "seed of the sampling noise")
       .choice("--spec", spec, {"off", "ngram", "mtp", "draft", "auto"}, "speculation")
-      .integer("--draft-tokens", draft_tokens, kDraftTokens.low, kDraftTokens.high,
+      .integer("--draft-tokens", values.draft_tokens, kDraftTokens.low, kDraftTokens.high,
                "largest k; 0: 4, and 8 for auto")
-      .flag("--logits-hash", logits_hash, "report a hash of the raw logits of every emitted token");
+      .flag("--logits-hash", values.logits_hash,
+            "report a hash of the raw logits of every emitted token");
 }
 
 std::string RequestFlags::without_effect(const Args& args) const {
+  const Sampling& sampling = values.sampling;
   std::vector<std::string_view> names;
   if (sampling.temperature == 0) {
     for (const std::string_view name : {"--top-k", "--top-p", "--min-p"}) {
@@ -115,20 +118,15 @@ std::string RequestFlags::without_effect(const Args& args) const {
 }
 
 Request RequestFlags::request() const {
-  Request request;
-  request.max_tokens = max_tokens;
-  request.sampling = sampling;
+  Request request = values;
   request.spec = parse_spec(spec).value();
-  request.draft_tokens = draft_tokens;
-  request.stop = stop;
-  request.ignore_eos = ignore_eos;
-  request.logits_hash = logits_hash;
   return request;
 }
 
 core::Json RequestFlags::settings() const {
+  const Sampling& sampling = values.sampling;
   core::Json json = core::Json::object();
-  return json.set("n", max_tokens)
+  return json.set("n", values.max_tokens)
       .set("temperature", sampling.temperature)
       .set("top_k", sampling.top_k)
       .set("top_p", sampling.top_p)
@@ -137,9 +135,29 @@ core::Json RequestFlags::settings() const {
       .set("repeat_last_n", sampling.repeat_last_n)
       .set("seed", static_cast<std::int64_t>(sampling.seed))
       .set("spec", spec)
-      .set("draft_tokens", draft_tokens)
-      .set("stop", stop)
-      .set("ignore_eos", ignore_eos);
+      .set("draft_tokens", values.draft_tokens)
+      .set("stop", values.stop)
+      .set("ignore_eos", values.ignore_eos);
+}
+
+void TraceFile::open(const std::string& path, EngineOptions& options) {
+  if (path.empty()) return;
+  path_ = path;
+  file_.open(path);
+  options.trace = [this](std::string_view line) { file_ << line << '\n'; };
+}
+
+Status TraceFile::close() {
+  if (path_.empty() || file_.flush()) return {};
+  return Error{ErrorCode::kIo, fmt::format("cannot write '{}'", path_)};
+}
+
+std::string lost_bytes_warning(std::int64_t lost_bytes) {
+  if (lost_bytes == 0) return {};
+  return fmt::format(
+      "warning: {} byte{} of the text {} in no token of this vocabulary; the model does not see {}",
+      lost_bytes, lost_bytes == 1 ? "" : "s", lost_bytes == 1 ? "is" : "are",
+      lost_bytes == 1 ? "it" : "them");
 }
 
 Result<SpecMode> parse_spec(std::string_view name) {
@@ -162,12 +180,14 @@ Result<KvType> parse_kv(std::string_view name) {
 
 core::Json completion_json(const Completion& completion, double load_s, bool with_hash) {
   const GenerationStats& stats = completion.stats;
+  // What was not measured is null: a rate of no tokens, a comparison without one of its sides.
+  const auto measured = [](double value) { return value > 0 ? core::Json(value) : core::Json(); };
   core::Json time = core::Json::object();
   time.set("draft", stats.draft_s).set("verify", stats.verify_s).set("other", stats.other_s);
   core::Json counts = core::Json::object();
   counts.set("load_s", load_s)
-      .set("prefill_tokens_per_s", stats.prefill_tokens_per_s)
-      .set("decode_tokens_per_s", stats.decode_tokens_per_s)
+      .set("prefill_tokens_per_s", measured(stats.prefill_tokens_per_s))
+      .set("decode_tokens_per_s", measured(stats.decode_tokens_per_s))
       .set("prefill_s", stats.prefill_s)
       .set("decode_s", stats.decode_s)
       .set("steps", stats.steps)
@@ -176,14 +196,14 @@ core::Json completion_json(const Completion& completion, double load_s, bool wit
       .set("accepted_per_position", stats.accepted_per_position)
       .set("drafted_per_position", stats.drafted_per_position)
       .set("mean_acceptance_length", stats.mean_acceptance_length)
-      .set("speedup_over_off",
-           stats.speedup_over_off > 0 ? core::Json(stats.speedup_over_off) : core::Json())
+      .set("speedup_over_off", measured(stats.speedup_over_off))
       .set("k_histogram", stats.k_histogram)
       .set("time_s", time);
   core::Json json = core::Json::object();
   json.set("tokens", completion.tokens)
       .set("text", completion.text)
       .set("prompt_tokens", completion.prompt_tokens)
+      .set("lost_bytes", completion.lost_bytes)
       .set("finish_reason", finish_reason_name(completion.finish_reason))
       .set("stats", counts);
   if (with_hash) json.set("logits_hash", fmt::format("{:016x}", completion.logits_hash));

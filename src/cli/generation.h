@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <fstream>
 #include <string>
 
 #include "cli/args.h"
@@ -33,36 +34,25 @@ inline constexpr Range<std::int64_t> kSeed{0, INT64_MAX};  // what JSON holds ex
 /// Flags that become EngineOptions, with --json, --quiet and --trace.
 struct EngineFlags {
   ModelFlag model;
-  std::string assistant;
-  std::string draft_model;
-  int threads = 0;
+  EngineOptions engine;  // filled by the flags, all but model and kv
   std::string kv = "bf16";
-  int page_size = 0;
-  int prefill_chunk = 512;
-  std::int64_t context = 0;
-  std::string policy = "segue";
-  std::string kernel;
   std::string json;
   std::string trace;
   bool quiet = false;
 
   void declare(Args& args);
+  /// What the flags say; interrupts cancel, progress is shown.
   EngineOptions options() const;
   /// kUsage when --json or --trace would overwrite what the command reads, `input` included, or
-  /// each other; kIo when they cannot be written.
-  Status check_outputs(const NamedPath& input) const;
+  /// each other; kIo when they cannot be written; as check_model_path for the models that draft.
+  Status check_files(const NamedPath& input) const;
   core::Json settings() const;
 };
 
 /// Flags that become a Request, all but the prompt.
 struct RequestFlags {
-  std::int64_t max_tokens = -1;
-  Sampling sampling;
+  Request values;  // filled by the flags, all but spec
   std::string spec = "auto";
-  int draft_tokens = 0;
-  std::vector<std::string> stop;
-  bool ignore_eos = false;
-  bool logits_hash = false;
 
   void declare(Args& args);
   /// A line for the person who gave flags that change nothing, by name; empty: all do something.
@@ -70,6 +60,22 @@ struct RequestFlags {
   Request request() const;
   core::Json settings() const;
 };
+
+/// --trace: one line of JSON per step. The file is open as long as this lives.
+class TraceFile {
+ public:
+  /// Nothing to do for an empty path.
+  void open(const std::string& path, EngineOptions& options);
+  /// kIo when a line could not be written.
+  Status close();
+
+ private:
+  std::string path_;
+  std::ofstream file_;
+};
+
+/// A warning for the person whose text has bytes that the vocabulary lacks; empty for none.
+std::string lost_bytes_warning(std::int64_t lost_bytes);
 
 Result<SpecMode> parse_spec(std::string_view name);
 Result<KvType> parse_kv(std::string_view name);

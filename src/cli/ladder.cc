@@ -61,6 +61,10 @@ Status ladder_command(int argc, const char* const* argv) {
   if (!parsed.ok()) return parsed.error();
   if (!*parsed) return {};
   if (Status status = model.resolve(seed); !status.ok()) return status;
+  for (const NamedPath& drafts : {NamedPath{"--assistant", options.assistant},
+                                  NamedPath{"--draft-model", options.draft_model}}) {
+    if (Status status = check_model_path(drafts.flag, drafts.path); !status.ok()) return status;
+  }
   if (args.given("--fill") && args.given("--prompt-file")) {
     return Error{ErrorCode::kUsage, "--fill and --prompt-file exclude each other"};
   }

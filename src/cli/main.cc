@@ -43,12 +43,23 @@ constexpr std::array kEntries{
     Entry{"eval", "logits and perplexity of a text", segue::cli::eval_command},
 };
 
+constexpr std::string_view kExitStatus =
+    "Exit status:\n"
+    "  0    done\n"
+    "  1    what was asked for is possible and failed: a file that is missing, damaged or empty,\n"
+    "       models that do not fit together, a prompt longer than the context, memory, a device\n"
+    "  2    the command line or a request must be changed: something unknown, malformed, out of\n"
+    "       range, missing or contradictory, or more than the model that it names has (--ctx,\n"
+    "       --depths, token ids, --kernel)\n"
+    "  128+ interrupted by this signal\n";
+
 std::string usage_text() {
   std::string text =
       "segue: long-context decoding with speculation\n\nUsage: segue COMMAND "
       "[FLAGS]\n\nCommands:\n";
   for (const Entry& entry : kEntries)
     text += fmt::format("  {:<10} {}\n", entry.name, entry.summary);
+  text += fmt::format("\n{}", kExitStatus);
   text +=
       "\nsegue COMMAND --help shows the flags of a command, segue --version the "
       "build.\n\nExamples:\n"

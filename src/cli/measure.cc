@@ -201,7 +201,7 @@ Status explain_command(int argc, const char* const* argv) {
              "segue explain --shape 16,8,256 --policy pr45450 --decode-rows 2 --rows 2",
              "segue explain --device cuda --device-facts h200 --shape llama-70b --rows 5"});
   args.path("-m,--model", model,
-            "explain every kind of layer of this model: file (GGUF), or folder")
+            "explain every kind of layer of this model: file (GGUF), folder, or config.json")
       .text("--shape", shape, "Q_HEADS,KV_HEADS,HEAD_DIM[,WINDOW] or the name of a published shape")
       .integer("--depth", options.depth, 0, std::int64_t{1} << 24,
                "keys in the cache before the step")
@@ -234,6 +234,7 @@ Status explain_command(int argc, const char* const* argv) {
     if (!one.ok()) return one.error();
     shapes.push_back(*one);
   } else {
+    if (Status status = check_model_path("--model", model, kAnyConfig); !status.ok()) return status;
     Result<std::vector<lab::NamedShape>> all = lab::model_shapes(model);
     if (!all.ok()) return all.error();
     shapes = std::move(all).value();
@@ -282,6 +283,7 @@ Status kernels_command(int argc, const char* const* argv) {
   if (!*parsed) return {};
   std::optional<attention::DeviceKind> one;
   if (!device.empty()) one = parse_device(device);
+  if (Status status = lab::check_kernels(one); !status.ok()) return status;
   return finish(flags, lab::kernels_json(one), core::Json::object().set("device", device),
                 lab::kernels_table(one));
 }

@@ -3,6 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
 namespace segue::cli {
 
 void ModelFlag::declare(Args& args) {
@@ -18,8 +23,32 @@ Status ModelFlag::resolve(std::uint64_t seed) {
         ErrorCode::kUsage,
         "exactly one of --model FILE_OR_FOLDER and --random-weights CONFIG.json is needed"};
   }
-  if (model.empty()) model = fmt::format("random:{}:{}", seed, random_config);
-  return {};
+  if (!model.empty()) return check_model_path("--model", model);
+  model = fmt::format("random:{}:{}", seed, random_config);
+  return check_model_path("--random-weights", random_config, kAnyConfig);
+}
+
+Status check_model_path(std::string_view flag, const std::string& path, const ModelForms& forms) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const auto refuse = [&](const std::string& found) {
+    return Error{ErrorCode::kInvalidFile,
+                 fmt::format("{}: '{}' {}; allowed: {}", flag, path, found, forms.allowed)};
+  };
+  if (fs::is_directory(path, ignored)) {
+    if (fs::exists(fs::path(path) / forms.in_folder, ignored)) return {};
+    return refuse(fmt::format("is a folder without {}", forms.in_folder));
+  }
+  if (!fs::is_regular_file(path, ignored)) return {};
+  if (!forms.suffix.empty() && path.ends_with(forms.suffix)) return {};
+  constexpr std::string_view kMagic = "GGUF";
+  std::array<char, kMagic.size()> begin{};
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return {};
+  file.read(begin.data(), begin.size());
+  const auto got = static_cast<std::size_t>(file.gcount());
+  if (std::string_view(begin.data(), got) == kMagic) return {};
+  return refuse(got == 0 ? "is empty" : "is no GGUF file (it does not begin with 'GGUF')");
 }
 
 }  // namespace segue::cli

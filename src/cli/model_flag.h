@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "cli/args.h"
 #include "segue/error.h"
@@ -16,8 +17,26 @@ struct ModelFlag {
   std::string random_config;
 
   void declare(Args& args);
-  /// kUsage unless exactly one of the two was given. `seed`: of random weights.
+  /// kUsage unless exactly one of the two was given; as check_model_path. `seed`: of random
+  /// weights.
   Status resolve(std::uint64_t seed);
 };
+
+/// What a path may be besides a GGUF file.
+struct ModelForms {
+  std::string_view in_folder = "config.json";  // a folder with this file
+  std::string_view suffix{};                   // a file with this ending; empty: none
+  std::string_view allowed =
+      "a GGUF file, or a folder with config.json, tokenizer.json and safetensors";
+};
+
+inline constexpr ModelForms kWholeModel{};
+inline constexpr ModelForms kAnyConfig{"config.json", ".json",
+                                       "a GGUF file, a config.json, or a folder with one"};
+
+/// Says of a folder or file that is no model what it is and what is allowed instead, which the
+/// readers of single formats cannot know. What is not there, and empty paths, are left to them.
+Status check_model_path(std::string_view flag, const std::string& path,
+                        const ModelForms& forms = kWholeModel);
 
 }  // namespace segue::cli

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <fstream>
 #include <iostream>
 #include <memory>
 
@@ -35,13 +34,18 @@ void print_text(std::string_view text) {
   std::fflush(stdout);
 }
 
+/// "123", or "-" where nothing was measured.
+std::string rate(double tokens_per_s, int digits) {
+  return tokens_per_s > 0 ? fmt::format("{:.{}f}", tokens_per_s, digits) : "-";
+}
+
 /// `chosen`: the user fixed k, so that the advice to leave it open is one.
 void print_stats(const Completion& completion, bool chosen) {
   const GenerationStats& stats = completion.stats;
   std::string line =
-      fmt::format("[{} prompt tokens at {:.0f}/s, {} tokens at {:.1f}/s, {}",
-                  completion.prompt_tokens, stats.prefill_tokens_per_s, completion.tokens.size(),
-                  stats.decode_tokens_per_s, finish_reason_name(completion.finish_reason));
+      fmt::format("[{} prompt tokens at {}/s, {} tokens at {}/s, {}", completion.prompt_tokens,
+                  rate(stats.prefill_tokens_per_s, 0), completion.tokens.size(),
+                  rate(stats.decode_tokens_per_s, 1), finish_reason_name(completion.finish_reason));
   if (stats.drafted > 0) {
     line += fmt::format("; {} of {} drafts accepted, {:.2f} tokens per verify step", stats.accepted,
                         stats.drafted, stats.mean_acceptance_length);
@@ -60,12 +64,16 @@ void print_stats(const Completion& completion, bool chosen) {
   }
 }
 
+void warn_of_lost_bytes(std::int64_t lost_bytes) {
+  if (lost_bytes > 0) core::log_info(lost_bytes_warning(lost_bytes));
+}
+
 core::Json document(const RunFlags& flags, const Engine& engine, const Completion& completion) {
   core::Json settings = flags.engine.settings();
   const core::Json request_settings = flags.request.settings();
   for (const auto& [key, value] : *request_settings.as_object()) settings.set(key, value);
   settings.set("threads", engine.threads()).set("ctx", engine.context());
-  core::Json json = completion_json(completion, engine.load_s(), flags.request.logits_hash);
+  core::Json json = completion_json(completion, engine.load_s(), flags.request.values.logits_hash);
   return json.set("model", engine.model_name())
       .set("settings", std::move(settings))
       .set("machine", core::machine_json())
@@ -74,6 +82,7 @@ core::Json document(const RunFlags& flags, const Engine& engine, const Completio
 
 Status run_once(const RunFlags& flags, Engine& engine, Request request) {
   const bool echo = flags.engine.json != "-";
+  warn_of_lost_bytes(engine.lost_bytes(request.prompt, request.parse_special));
   if (echo) request.on_text = print_text;
   const Result<Completion> completion = engine.generate(request);
   if (!completion.ok()) return completion.error();
@@ -86,7 +95,14 @@ Status run_once(const RunFlags& flags, Engine& engine, Request request) {
 /// Ctrl-C ends a reply, and the chat only between replies.
 Status run_chat(const RunFlags& flags, Engine& engine, Request request) {
   std::vector<Engine::Message> messages;
-  if (!flags.system.empty()) messages.push_back({"system", flags.system});
+  std::int64_t lost_bytes = 0;
+  const auto say = [&](std::string role, const std::string& text) {
+    const std::int64_t lost = engine.lost_bytes(text, false);
+    warn_of_lost_bytes(lost);
+    lost_bytes += lost;
+    messages.push_back({std::move(role), text});
+  };
+  if (!flags.system.empty()) say("system", flags.system);
   request.on_text = print_text;
   core::Json last;
   std::string line = flags.prompt;
@@ -103,12 +119,13 @@ Status run_chat(const RunFlags& flags, Engine& engine, Request request) {
       if (line.empty()) continue;
     }
     given = false;
-    messages.push_back({"user", line});
+    say("user", line);
     Result<std::vector<std::int32_t>> prompt = engine.encode_chat(messages);
     if (!prompt.ok()) return prompt.error();
     request.prompt_tokens = std::move(prompt).value();
-    const Result<Completion> completion = engine.generate(request);
+    Result<Completion> completion = engine.generate(request);
     if (!completion.ok()) return completion.error();
+    completion->lost_bytes = lost_bytes;
     print_text("\n");
     if (!flags.engine.quiet) print_stats(*completion, request.spec != SpecMode::kAuto);
     messages.push_back({"assistant", completion->text});
@@ -144,7 +161,7 @@ Status run_command(int argc, const char* const* argv) {
         ErrorCode::kUsage,
         "--json needs a file with --chat; '-' would mix it with the text on standard output"};
   }
-  if (Status status = flags.engine.model.resolve(flags.request.sampling.seed); !status.ok())
+  if (Status status = flags.engine.model.resolve(flags.request.values.sampling.seed); !status.ok())
     return status;
   const bool has_prompt = args.given("--prompt");
   if (has_prompt && args.given("--prompt-file")) {
@@ -171,28 +188,21 @@ Status run_command(int argc, const char* const* argv) {
     if (!text.ok()) return text.error();
     request.prompt = std::move(text).value();
   }
-  if (Status status = flags.engine.check_outputs({"--prompt-file", flags.prompt_file});
-      !status.ok())
+  if (Status status = flags.engine.check_files({"--prompt-file", flags.prompt_file}); !status.ok())
     return status;
   EngineOptions options = flags.engine.options();
-  options.cancel = &interrupted();
-  options.load_progress = progress_bar("loading", flags.engine.quiet);
   if (request.draft_tokens > 0) options.decode_rows = 1 + request.draft_tokens;
-  std::ofstream trace;
-  if (!flags.engine.trace.empty()) {
-    trace.open(flags.engine.trace);
-    options.trace = [&trace](std::string_view line) { trace << line << '\n'; };
-  }
+  const Result<Limits> limits = Engine::limits(options);
+  if (!limits.ok()) return limits.error();
+  if (Status status = limits->check(request); !status.ok()) return status;
+  TraceFile trace;
+  trace.open(flags.engine.trace, options);
   const Result<std::unique_ptr<Engine>> engine = Engine::create(options);
   if (!engine.ok()) return engine.error();
   if (!flags.engine.quiet) core::log_info((*engine)->start_line());
   const Status status = flags.chat ? run_chat(flags, **engine, std::move(request))
                                    : run_once(flags, **engine, std::move(request));
-  if (!status.ok()) return status;
-  if (trace.is_open() && !trace.flush()) {
-    return Error{ErrorCode::kIo, fmt::format("cannot write '{}'", flags.engine.trace)};
-  }
-  return {};
+  return status.ok() ? trace.close() : status;
 }
 
 }  // namespace segue::cli

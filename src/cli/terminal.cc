@@ -35,7 +35,7 @@ std::function<void(double)> progress_bar(std::string_view what, bool quiet) {
   if (quiet) return {};
   if (isatty(STDERR_FILENO) == 0) {
     return [what = std::string(what), last = core::now_us()](double fraction) mutable {
-      constexpr double kEveryUs = 10e6;
+      constexpr double kEveryUs = 60e6;
       if (core::now_us() - last < kEveryUs) return;
       last = core::now_us();
       fmt::print(stderr, "{} {}%\n", what, static_cast<int>(fraction * 100));

@@ -13,7 +13,7 @@
 
 namespace segue::cli {
 
-/// A progress bar on stderr, where that is no terminal a line every ten seconds; silent when
+/// A progress bar on stderr, where that is no terminal a line a minute; silent when
 /// `quiet`.
 std::function<void(double fraction)> progress_bar(std::string_view what, bool quiet);
 

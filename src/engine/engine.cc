@@ -12,6 +12,7 @@
 
 #include "core/check.h"
 #include "core/clock.h"
+#include "engine/limits.h"
 #include "engine/loop.h"
 #include "engine/runtime.h"
 #include "engine/trace.h"
@@ -20,10 +21,8 @@
 namespace segue {
 namespace {
 
-constexpr int kMaxK = 8;
+using engine::kMaxK;
 constexpr int kDefaultFixedK = 4;
-
-Error usage(std::string message) { return {ErrorCode::kUsage, std::move(message)}; }
 
 GenerationStats stats_of(const engine::Sequence& sequence, std::int64_t prefilled) {
   const speculate::Statistics& counts = sequence.stats;
@@ -73,7 +72,7 @@ struct Engine::Impl {
   std::unique_ptr<engine::Runtime> runtime;
   std::unique_ptr<engine::Loop> loop;
   speculate::Controller controller;
-  std::int64_t context = 0;
+  Limits limits;
   std::int64_t steps = 0;
   std::unique_ptr<engine::Sequence>
       warm;  // finished, its cache kept for a prompt that continues it
@@ -90,39 +89,24 @@ struct Engine::Impl {
   Status run(std::deque<InFlight>& waiting, std::vector<std::optional<Result<Completion>>>& results,
              bool keep_warm);
   Status step(std::vector<std::unique_ptr<InFlight>>& active);
-  Result<attention::Plan> verify_plan(int kind) const;
 };
 
 /// Checks a request and makes it a sequence that is not yet admitted.
 Result<engine::Sequence> Engine::Impl::prepare(const Request& request) const {
-  if (Status status = speculate::validate(request.sampling); !status.ok()) return status.error();
-  if (request.max_tokens < -1) {
-    return usage(
-        fmt::format("max_tokens is {}; allowed: -1 (until the end) and more", request.max_tokens));
-  }
-  if (request.draft_tokens < 0 || request.draft_tokens > kMaxK) {
-    return usage(
-        fmt::format("draft tokens is {}; allowed: 0 (default) to {}", request.draft_tokens, kMaxK));
-  }
+  if (Status status = limits.check(request); !status.ok()) return status.error();
   engine::Sequence sequence;
   const text::Tokenizer& tokenizer = *runtime->tokenizer;
   sequence.tokens = request.prompt_tokens.empty()
                         ? tokenizer.encode_prompt(request.prompt, request.parse_special)
                         : request.prompt_tokens;
-  const std::int64_t vocab = runtime->model->config().vocab;
-  for (std::int32_t token : sequence.tokens) {
-    if (token < 0 || token >= vocab) {
-      return usage(fmt::format("prompt token {}; allowed: 0 to {}", token, vocab - 1));
-    }
-  }
+  if (request.prompt_tokens.empty())
+    sequence.lost_bytes = tokenizer.lost_bytes(request.prompt, request.parse_special);
   // A model needs one token to start from; an empty prompt starts where a text starts.
   if (sequence.tokens.empty()) sequence.tokens.push_back(std::max(0, tokenizer.bos()));
   sequence.prompt_tokens = static_cast<std::int64_t>(sequence.tokens.size());
-  if (sequence.prompt_tokens > context) {
-    return Error{ErrorCode::kTooLong, fmt::format("the prompt has {} tokens, the context holds {}",
-                                                  sequence.prompt_tokens, context)};
-  }
-  const std::int64_t room = context - sequence.prompt_tokens;
+  if (Status status = limits.check_length(sequence.prompt_tokens); !status.ok())
+    return status.error();
+  const std::int64_t room = limits.context - sequence.prompt_tokens;
   const bool bounded = request.max_tokens >= 0 && request.max_tokens <= room;
   sequence.limit = sequence.prompt_tokens + (bounded ? request.max_tokens : room);
   sequence.limit_reason = bounded ? FinishReason::kLength : FinishReason::kContext;
@@ -164,6 +148,7 @@ Completion Engine::Impl::complete(InFlight& done) const {
   completion.tokens.assign(sequence.tokens.begin() + sequence.prompt_tokens, sequence.tokens.end());
   completion.text = sequence.output->text();
   completion.prompt_tokens = sequence.prompt_tokens;
+  completion.lost_bytes = sequence.lost_bytes;
   completion.finish_reason = *sequence.finished;
   completion.stats = stats_of(sequence, done.prefilled);
   const auto depth = static_cast<std::int64_t>(sequence.tokens.size());
@@ -235,72 +220,37 @@ Status Engine::Impl::run(std::deque<InFlight>& waiting,
   return {};
 }
 
-/// A verify step at the end of the context, in the layers of this kind. Fails when a kernel was
-/// forced that cannot run them.
-Result<attention::Plan> Engine::Impl::verify_plan(int kind) const {
-  const engine::LoopOptions& set = loop->options();
-  const attention::SequenceRows rows{std::max<std::int64_t>(0, context - set.decode_rows),
-                                     set.decode_rows, false};
-  attention::PlanInput input;
-  input.shape = runtime->model->attention_shape(kind, options.kv, set.page_size);
-  input.sequences = std::span(&rows, 1);
-  input.policy = policy;
-  input.decode_rows = set.decode_rows;
-  input.kernel = set.kernel;
-  attention::Plan plan;
-  if (Status status = attention::plan(input, runtime->model->device(), plan); !status.ok())
-    return status.error();
-  return plan;
-}
-
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   auto impl = std::make_unique<Impl>();
   impl->options = options;
-  const Result<attention::Policy> policy = attention::parse_policy(options.policy);
-  if (!policy.ok()) return policy.error();
-  impl->policy = *policy;
-  engine::LoopOptions loop_options;
-  if (!options.kernel.empty()) {
-    const Result<const attention::Kernel*> kernel = attention::find_kernel(options.kernel);
-    if (!kernel.ok()) return kernel.error();
-    loop_options.kernel = *kernel;
-  }
-  if (options.max_sequences < 1 || options.max_sequences > 4096) {
-    return usage(
-        fmt::format("requests in flight is {}; allowed: 1 to 4096", options.max_sequences));
-  }
-  if (options.context < 0)
-    return usage(fmt::format("context is {}; allowed: 0 (the model's) and more", options.context));
-  Result<std::unique_ptr<engine::Runtime>> runtime =
-      engine::Runtime::load({.model = options.model,
-                             .assistant = options.assistant,
-                             .draft_model = options.draft_model,
-                             .threads = options.threads,
-                             .progress = options.load_progress});
+  const Result<Limits> limits = Engine::limits(options);
+  if (!limits.ok()) return limits.error();
+  impl->limits = *limits;
+  impl->policy = attention::parse_policy(options.policy).value();
+  engine::RuntimeOptions load{.model = options.model,
+                              .assistant = options.assistant,
+                              .draft_model = options.draft_model,
+                              .threads = options.threads,
+                              .progress = options.load_progress};
+  if (options.cancel != nullptr)
+    load.cancelled = [cancel = options.cancel] { return cancel->load(std::memory_order_relaxed); };
+  Result<std::unique_ptr<engine::Runtime>> runtime = engine::Runtime::load(load);
   if (!runtime.ok()) return runtime.error();
   impl->runtime = std::move(runtime).value();
-  const std::int64_t trained = impl->runtime->model->config().context;
-  if (options.context > trained) {
-    return usage(fmt::format("context is {}; the model was trained for {} tokens", options.context,
-                             trained));
-  }
-  impl->context = options.context > 0 ? options.context : trained;
+  engine::LoopOptions loop_options;
+  if (!options.kernel.empty()) loop_options.kernel = attention::find_kernel(options.kernel).value();
   loop_options.kv = options.kv;
   if (options.page_size != 0) loop_options.page_size = options.page_size;
   loop_options.prefill_chunk = options.prefill_chunk;
-  loop_options.context = impl->context;
+  loop_options.context = impl->limits.context;
   loop_options.max_sequences = options.max_sequences;
-  loop_options.decode_rows = options.decode_rows > 0 ? options.decode_rows : 1 + kMaxK;
+  loop_options.decode_rows = engine::verify_rows(options);
   Result<std::unique_ptr<engine::Loop>> loop = engine::Loop::create(*impl->runtime, loop_options);
   if (!loop.ok()) return loop.error();
   impl->loop = std::move(loop).value();
-  for (std::size_t kind = 0; kind < impl->runtime->model->config().kinds.size(); ++kind) {
-    const Result<attention::Plan> plan = impl->verify_plan(static_cast<int>(kind));
-    if (!plan.ok()) return usage(plan.error().message);
-  }
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
@@ -339,14 +289,19 @@ std::vector<Result<Completion>> Engine::generate_batch(std::span<const Request> 
 
 std::string Engine::start_line() const {
   const model::LanguageModel& model = *impl_->runtime->model;
+  const EngineOptions& options = impl_->options;
   std::string line =
       fmt::format("{} ({}) on {}, {}, {} threads, KV {}", printable(model.config().name),
                   model.config().architecture, model.device().name, core::isa_name(model.isa()),
-                  threads(), kv_type_name(impl_->options.kv));
+                  threads(), kv_type_name(options.kv));
+  line += fmt::format("; verify steps of {} rows at depth {}:", engine::verify_rows(options),
+                      engine::verify_depth(options, context()));
   for (std::size_t kind = 0; kind < model.config().kinds.size(); ++kind) {
-    const attention::Plan plan = impl_->verify_plan(static_cast<int>(kind)).value();
-    line += fmt::format("; verify steps ({} layers): {}, {} path", model.config().kinds[kind].name,
-                        plan.kernel->name, attention::path_name(plan.verdict.path));
+    const attention::Plan plan =
+        engine::verify_plan(options, model.config(), threads(), static_cast<int>(kind)).value();
+    line += fmt::format("{} {} layers {}, {} path", kind == 0 ? "" : ",",
+                        model.config().kinds[kind].name, plan.kernel->name,
+                        attention::path_name(plan.verdict.path));
   }
   std::string names;
   for (const speculate::Drafter* drafter : impl_->loop->drafters(SpecMode::kAuto).value())
@@ -355,12 +310,16 @@ std::string Engine::start_line() const {
 }
 
 std::string Engine::model_name() const { return impl_->runtime->model->config().name; }
-std::int64_t Engine::context() const { return impl_->context; }
+std::int64_t Engine::context() const { return impl_->limits.context; }
 int Engine::threads() const { return impl_->runtime->pool->threads(); }
 double Engine::load_s() const { return impl_->runtime->load_s; }
 
 std::vector<std::int32_t> Engine::tokenize(std::string_view text, bool parse_special) const {
   return impl_->runtime->tokenizer->encode_prompt(text, parse_special);
+}
+
+std::int64_t Engine::lost_bytes(std::string_view text, bool parse_special) const {
+  return impl_->runtime->tokenizer->lost_bytes(text, parse_special);
 }
 
 Result<std::vector<std::int32_t>> Engine::encode_chat(std::span<const Message> messages) const {

@@ -53,9 +53,16 @@ Result<text::Vocabulary> placeholder_vocabulary(std::int64_t size) {
   return vocabulary;
 }
 
-/// `text` is what follows "random:".
-Result<LoadedModel> random_model(std::string_view text, core::ThreadPool& pool,
-                                 const model::LoadOptions& options) {
+constexpr std::string_view kRandom = "random:";
+
+struct RandomModel {
+  std::uint64_t seed;
+  std::string config_path;
+};
+
+/// `model` begins with kRandom.
+Result<RandomModel> parse_random(std::string_view model) {
+  const std::string_view text = model.substr(kRandom.size());
   std::uint64_t seed = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
   const auto digits = static_cast<std::size_t>(end - text.data());
@@ -66,7 +73,12 @@ Result<LoadedModel> random_model(std::string_view text, core::ThreadPool& pool,
                     "2^64 - 1",
                     text)};
   }
-  const std::string path(text.substr(digits + 1));
+  return RandomModel{seed, std::string(text.substr(digits + 1))};
+}
+
+Result<LoadedModel> random_model(const RandomModel& random, core::ThreadPool& pool,
+                                 const model::LoadOptions& options) {
+  const std::string& path = random.config_path;
   const Result<model::Config> config = model::read_config(path);
   if (!config.ok()) return config.error();
   Result<text::Vocabulary> vocabulary = placeholder_vocabulary(config->vocab);
@@ -75,7 +87,7 @@ Result<LoadedModel> random_model(std::string_view text, core::ThreadPool& pool,
                  fmt::format("'{}': {}", path, vocabulary.error().message)};
   }
   Result<std::unique_ptr<model::LanguageModel>> model =
-      model::LanguageModel::load(*config, *model::random_tensors(seed), pool, options);
+      model::LanguageModel::load(*config, *model::random_tensors(random.seed), pool, options);
   if (!model.ok()) return model.error();
   return with_tokenizer(path, std::move(model).value(),
                         text::Tokenizer::create(std::move(vocabulary).value()));
@@ -83,11 +95,20 @@ Result<LoadedModel> random_model(std::string_view text, core::ThreadPool& pool,
 
 }  // namespace
 
+Result<model::Config> read_model_config(const std::string& model) {
+  if (!model.starts_with(kRandom)) return model::read_config(model);
+  const Result<RandomModel> random = parse_random(model);
+  if (!random.ok()) return random.error();
+  return model::read_config(random->config_path);
+}
+
 Result<LoadedModel> load_model(const std::string& model, core::ThreadPool& pool,
                                const model::LoadOptions& options) {
-  constexpr std::string_view kRandom = "random:";
-  if (model.starts_with(kRandom))
-    return random_model(std::string_view(model).substr(kRandom.size()), pool, options);
+  if (model.starts_with(kRandom)) {
+    const Result<RandomModel> random = parse_random(model);
+    if (!random.ok()) return random.error();
+    return random_model(*random, pool, options);
+  }
   Result<std::unique_ptr<model::LanguageModel>> loaded =
       model::LanguageModel::open(model, pool, options);
   if (!loaded.ok()) return loaded.error();

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "core/thread_pool.h"
+#include "model/config.h"
 #include "model/lm.h"
 #include "segue/error.h"
 #include "text/tokenizer.h"
@@ -25,5 +26,8 @@ struct LoadedModel {
 /// embeddings.
 Result<LoadedModel> load_model(const std::string& model, core::ThreadPool& pool,
                                const model::LoadOptions& options);
+
+/// The config of what load_model would load, at the cost of reading a file's head.
+Result<model::Config> read_model_config(const std::string& model);
 
 }  // namespace segue::engine

@@ -12,6 +12,7 @@
 
 #include "core/check.h"
 #include "core/clock.h"
+#include "engine/limits.h"
 #include "speculate/accept.h"
 #include "speculate/model_drafter.h"
 #include "speculate/mtp_drafter.h"
@@ -29,14 +30,8 @@ constexpr std::int64_t kReservedRows = 64;
 }  // namespace
 
 Result<std::unique_ptr<Loop>> Loop::create(Runtime& runtime, const LoopOptions& options) {
-  if (options.page_size < 8 || options.page_size % 8 != 0) {
-    return Error{ErrorCode::kUsage,
-                 fmt::format("page size is {}; allowed: multiples of 8", options.page_size)};
-  }
-  if (options.prefill_chunk < 1) {
-    return Error{ErrorCode::kUsage,
-                 fmt::format("prefill chunk is {}; allowed: 1 and more", options.prefill_chunk)};
-  }
+  if (Status status = check_sizes(options.page_size, options.prefill_chunk); !status.ok())
+    return status.error();
   const model::LanguageModel& model = *runtime.model;
   const std::int64_t memory = core::cpu_facts().memory_bytes;
   kv::Demand demand;
@@ -94,17 +89,16 @@ Status Loop::add_drafters(std::int64_t budget_bytes) {
 }
 
 Result<std::vector<speculate::Drafter*>> Loop::drafters(SpecMode mode) const {
+  if (Status status =
+          check_drafter(mode, runtime_.assistant != nullptr, runtime_.draft_model != nullptr);
+      !status.ok()) {
+    return status.error();
+  }
   std::vector<speculate::Drafter*> found;
   if (mode == SpecMode::kOff) return found;
   for (const auto& drafter : drafters_) {
     if (mode == SpecMode::kAuto || drafter->name() == spec_mode_name(mode))
       found.push_back(drafter.get());
-  }
-  if (found.empty()) {
-    return Error{ErrorCode::kUsage,
-                 fmt::format("spec '{}' needs {}", spec_mode_name(mode),
-                             mode == SpecMode::kMtp ? "an assistant (--assistant)"
-                                                    : "a draft model (--draft-model)")};
   }
   return found;
 }

@@ -25,7 +25,7 @@ namespace {
 Status same_vocabulary(const RuntimeOptions& options, const Runtime& target,
                        const LoadedModel& draft) {
   const auto refuse = [&](std::string_view what, std::int64_t drafts, std::int64_t targets) {
-    return Error{ErrorCode::kUsage,
+    return Error{ErrorCode::kUnsupported,
                  fmt::format("draft model '{}' has {} {}, model '{}' has {}; they must be equal",
                              options.draft_model, drafts, what, options.model, targets)};
   };
@@ -40,7 +40,7 @@ Status same_vocabulary(const RuntimeOptions& options, const Runtime& target,
     const std::string_view text = ours.vocabulary().tokens[static_cast<std::size_t>(id)];
     const std::string_view other = theirs.vocabulary().tokens[static_cast<std::size_t>(id)];
     if (text == other) continue;
-    return Error{ErrorCode::kUsage,
+    return Error{ErrorCode::kUnsupported,
                  fmt::format("token {} is '{}' in draft model '{}' and '{}' in model '{}'; the "
                              "vocabularies must be equal",
                              id, other, options.draft_model, text, options.model)};
@@ -58,6 +58,7 @@ Result<std::unique_ptr<Runtime>> Runtime::load(const RuntimeOptions& options) {
   runtime->pool = std::make_unique<core::ThreadPool>(*threads);
   model::LoadOptions load_options;
   load_options.progress = options.progress;
+  load_options.cancelled = options.cancelled;
   load_options.dequantise = options.dequantise;
   Result<LoadedModel> target = load_model(options.model, *runtime->pool, load_options);
   if (!target.ok()) return target.error();
@@ -66,7 +67,7 @@ Result<std::unique_ptr<Runtime>> Runtime::load(const RuntimeOptions& options) {
   if (!options.assistant.empty()) {
     Result<std::unique_ptr<model::Assistant>> assistant =
         model::Assistant::load(options.assistant, *runtime->model, *runtime->pool,
-                               {runtime->model->isa(), options.dequantise});
+                               {runtime->model->isa(), options.dequantise, options.cancelled});
     if (!assistant.ok()) return assistant.error();
     runtime->assistant = std::move(assistant).value();
   }

@@ -23,7 +23,8 @@ struct RuntimeOptions {
   std::string draft_model{};  // a small model that drafts; empty: none
   int threads = 0;            // 0: all CPUs this process may use
   std::function<void(double fraction)> progress{};
-  bool dequantise = false;  // model::LoadOptions
+  std::function<bool()> cancelled{};  // asked between tensors, or empty: kCancelled
+  bool dequantise = false;            // model::LoadOptions
 };
 
 struct Runtime {
@@ -34,8 +35,8 @@ struct Runtime {
   std::unique_ptr<model::LanguageModel> draft_model;  // with the vocabulary of `model`, or null
   double load_s = 0;
 
-  /// Refuses a draft model with another vocabulary, because drafts are token ids of the target, and
-  /// an assistant that was made for another target.
+  /// Refuses (kUnsupported) a draft model with another vocabulary, because drafts are token ids of
+  /// the target, and an assistant that was made for another target.
   static Result<std::unique_ptr<Runtime>> load(const RuntimeOptions& options);
 };
 

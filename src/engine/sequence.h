@@ -25,6 +25,7 @@ struct Sequence {
   std::vector<std::int32_t>
       tokens;  // prompt, then everything emitted; the newest has no K and V yet
   std::int64_t prompt_tokens = 0;
+  std::int64_t lost_bytes = 0;                        // of the prompt's text
   std::int64_t limit = 0;                             // largest tokens.size()
   FinishReason limit_reason = FinishReason::kLength;  // what reaching the limit means
   Sampling sampling;

@@ -13,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/limits.h"
 #include "lab/trunk.h"
 #include "speculate/controller.h"
 
@@ -47,6 +48,16 @@ double expected_tokens(const speculate::AcceptanceProfile& profile, int k, std::
   double product = 1;
   for (int i = 0; i < k; ++i) tokens += product *= profile(i, context);
   return tokens;
+}
+
+/// Room after the depth that a round needs.
+std::int64_t round_room(int tokens) { return 1 + std::int64_t{tokens} + kSpareTokens; }
+
+/// What is refused before the model is loaded.
+Status check(const std::string& path, const CellOptions& options) {
+  const Result<model::Config> config = engine::check_models(path, {}, {});
+  if (!config.ok()) return config.error();
+  return check_room(*config, std::ranges::max(options.depths), round_room(options.tokens));
 }
 
 class Cells {
@@ -91,7 +102,7 @@ Status Cells::prepare() {
   loop.decode_rows = 1 + kMaxK;
   Result<std::unique_ptr<Trunk>> trunk = Trunk::create(runtime_, loop,
                                                        {.depth = options_.depths.back(),
-                                                        .room = 1 + options_.tokens + kSpareTokens,
+                                                        .room = round_room(options_.tokens),
                                                         .cancelled = options_.cancelled});
   if (!trunk.ok()) return trunk.error();
   trunk_ = std::move(trunk).value();
@@ -320,8 +331,12 @@ Result<CellProfile> parse_cell_profile(const std::string& text) {
 }
 
 Result<core::Json> run_cells(const std::string& path, CellOptions options) {
-  const Result<std::unique_ptr<engine::Runtime>> runtime = engine::Runtime::load(
-      {.model = path, .threads = options.threads, .progress = options.load_progress});
+  if (Status status = check(path, options); !status.ok()) return status.error();
+  const Result<std::unique_ptr<engine::Runtime>> runtime =
+      engine::Runtime::load({.model = path,
+                             .threads = options.threads,
+                             .progress = options.load_progress,
+                             .cancelled = options.cancelled});
   if (!runtime.ok()) return runtime.error();
   return Cells(**runtime, std::move(options)).run();
 }

@@ -41,14 +41,14 @@ struct CellOptions {
   int threads = 0;  // 0: all CPUs of this process
   std::function<void(double fraction)> load_progress;
   std::function<void(double fraction)> progress;
-  std::function<bool()> cancelled;  // asked between slices
+  std::function<bool()> cancelled;  // asked between slices, and between tensors while loading
 };
 
 /// Tokens are those that k drafts of the profile yield on average, not those that a slice was lucky
 /// to get: luck is no property of the choice of k.
 /// {cells: [{depth, batch, profile, alternatives: [..], best_fixed, to_off, to_best}], threads,
 /// interrupted} on the model at `path`. Interrupted: the cells are of the rounds that finished.
-/// kTooLong when a depth does not fit the model's context.
+/// kUsage, before the model is loaded, when a depth does not fit its context.
 Result<core::Json> run_cells(const std::string& path, CellOptions options);
 
 /// The cells as a table for people.

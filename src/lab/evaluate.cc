@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/limits.h"
 #include "engine/runtime.h"
 #include "kv/cache.h"
 
@@ -133,67 +134,87 @@ std::optional<double> kl_recorded(const core::Json& ids, const core::Json& logpr
 
 class Recorded {
  public:
-  static Result<Recorded> open(const core::Json& json, std::size_t positions) {
+  static Result<Recorded> open(const core::Json& json, const std::string& source,
+                               std::size_t positions) {
     const core::Json* ids = json.find("top_ids");
     const core::Json* logprobs = json.find("top_logprobs");
-    if (ids == nullptr || logprobs == nullptr || !ids->is_array() || !logprobs->is_array() ||
-        ids->as_array()->size() < positions || logprobs->as_array()->size() < positions) {
-      return Error{
-          ErrorCode::kInvalidFile,
-          fmt::format("the recorded reference needs top_ids and top_logprobs for {} positions",
-                      positions)};
+    const auto entries = [](const core::Json* field) {
+      return field != nullptr && field->is_array() ? field->as_array()->size() : std::size_t{0};
+    };
+    if (entries(ids) < positions || entries(logprobs) < positions) {
+      return Error{ErrorCode::kInvalidFile,
+                   fmt::format("'{}': top_ids has {} entries and top_logprobs {}; needed: one for "
+                               "each of {} positions",
+                               source, entries(ids), entries(logprobs), positions)};
     }
-    return Recorded(*ids->as_array(), *logprobs->as_array());
+    return Recorded(*ids->as_array(), *logprobs->as_array(), source);
   }
   Status compare(std::size_t position, const Distribution& model, Comparison& out) const {
     const std::optional<double> kl = kl_recorded(ids_[position], logprobs_[position], model);
     const core::Json::Array* ids = ids_[position].as_array();
     if (!kl || ids->empty()) {
-      return Error{ErrorCode::kInvalidFile,
-                   fmt::format("position {} of the recorded reference is malformed", position)};
+      return Error{
+          ErrorCode::kInvalidFile,
+          fmt::format("'{}': position {} has top_ids {} and top_logprobs {}; needed: as "
+                      "many token ids as numbers",
+                      source_, position, excerpt(ids_[position]), excerpt(logprobs_[position]))};
     }
     out.add(*ids->front().as_int() == model.top, *kl);
     return {};
   }
 
  private:
-  Recorded(const core::Json::Array& ids, const core::Json::Array& logprobs)
-      : ids_(ids), logprobs_(logprobs) {}
+  Recorded(const core::Json::Array& ids, const core::Json::Array& logprobs,
+           const std::string& source)
+      : ids_(ids), logprobs_(logprobs), source_(source) {}
+  static std::string excerpt(const core::Json& json) { return json.dump().substr(0, 60); }
+
   const core::Json::Array& ids_;
   const core::Json::Array& logprobs_;
+  const std::string& source_;
 };
 
-Result<std::vector<std::int32_t>> recorded_tokens(const core::Json& recorded) {
+/// Checks everything but the distributions against the config of the model.
+Result<std::vector<std::int32_t>> recorded_tokens(const core::Json& recorded,
+                                                  const std::string& source,
+                                                  const model::Config& config) {
   const core::Json* tokens = recorded.find("tokens");
-  std::vector<std::int32_t> out;
-  if (tokens != nullptr && tokens->is_array()) {
-    for (const core::Json& token : *tokens->as_array()) {
-      const std::int64_t* id = token.as_int();
-      if (id == nullptr || *id < 0 || *id > std::numeric_limits<std::int32_t>::max()) break;
-      out.push_back(static_cast<std::int32_t>(*id));
-    }
-    if (out.size() == tokens->as_array()->size()) return out;
+  if (tokens == nullptr || !tokens->is_array()) {
+    return Error{ErrorCode::kInvalidFile,
+                 fmt::format("'{}': {}; needed: 'tokens', an array of token ids", source,
+                             tokens == nullptr ? "no 'tokens'" : "'tokens' is no array")};
   }
-  return Error{ErrorCode::kInvalidFile,
-               "the recorded reference needs 'tokens', an array of token ids"};
+  std::vector<std::int32_t> out;
+  for (const core::Json& token : *tokens->as_array()) {
+    const std::int64_t* id = token.as_int();
+    if (id == nullptr || *id < 0 || *id >= config.vocab) {
+      return Error{ErrorCode::kInvalidFile,
+                   fmt::format("'{}': token {} is {}; allowed: 0 to {}", source, out.size(),
+                               token.dump().substr(0, 60), config.vocab - 1)};
+    }
+    out.push_back(static_cast<std::int32_t>(*id));
+  }
+  return out;
+}
+
+Status check_length(std::span<const std::int32_t> tokens, const std::string& source,
+                    const model::Config& config) {
+  const auto count = std::ssize(tokens);
+  if (count < 2) {
+    return Error{ErrorCode::kInvalidFile,
+                 fmt::format("'{}' has {} tokens; at least 2 are needed", source, count)};
+  }
+  if (count > config.context) {
+    return Error{ErrorCode::kTooLong, fmt::format("'{}' has {} tokens, the context holds {}",
+                                                  source, count, config.context)};
+  }
+  return {};
 }
 
 Result<core::Json> compare(engine::Runtime& runtime, engine::Runtime* exact_runtime,
                            std::span<const std::int32_t> tokens, const EvaluateOptions& options) {
   const std::int64_t vocab = runtime.model->config().vocab;
   const auto count = static_cast<std::int64_t>(tokens.size());
-  if (count < 2)
-    return Error{ErrorCode::kUsage,
-                 fmt::format("the text has {} tokens; at least 2 are needed", count)};
-  if (count > runtime.model->config().context) {
-    return Error{ErrorCode::kTooLong, fmt::format("the text has {} tokens, the context holds {}",
-                                                  count, runtime.model->config().context)};
-  }
-  if (std::ranges::any_of(tokens,
-                          [vocab](std::int32_t token) { return token < 0 || token >= vocab; })) {
-    return Error{ErrorCode::kInvalidFile,
-                 fmt::format("a token is outside the vocabulary of {}", vocab)};
-  }
   Result<Stepper> model = Stepper::create(runtime, options.kv, count);
   if (!model.ok()) return model.error();
   std::optional<Stepper> reference;
@@ -204,7 +225,7 @@ Result<core::Json> compare(engine::Runtime& runtime, engine::Runtime* exact_runt
   }
   std::optional<Recorded> recorded;
   if (options.recorded != nullptr) {
-    Result<Recorded> opened = Recorded::open(*options.recorded, tokens.size() - 1);
+    Result<Recorded> opened = Recorded::open(*options.recorded, options.source, tokens.size() - 1);
     if (!opened.ok()) return opened.error();
     recorded.emplace(std::move(opened).value());
   }
@@ -253,22 +274,40 @@ Result<core::Json> compare(engine::Runtime& runtime, engine::Runtime* exact_runt
 }  // namespace
 
 Result<core::Json> evaluate(const std::string& path, const EvaluateOptions& options) {
-  const Result<std::unique_ptr<engine::Runtime>> runtime = engine::Runtime::load(
-      {.model = path, .threads = options.threads, .progress = options.load_progress});
+  Result<std::vector<std::int32_t>> tokens = std::vector<std::int32_t>();
+  if (options.recorded != nullptr) {
+    const Result<model::Config> config = engine::check_models(path, {}, {});
+    if (!config.ok()) return config.error();
+    tokens = recorded_tokens(*options.recorded, options.source, *config);
+    if (!tokens.ok()) return tokens.error();
+    if (Status status = check_length(*tokens, options.source, *config); !status.ok())
+      return status.error();
+    if (const auto opened = Recorded::open(*options.recorded, options.source, tokens->size() - 1);
+        !opened.ok()) {
+      return opened.error();
+    }
+  }
+  engine::RuntimeOptions load{
+      .model = path, .threads = options.threads, .progress = options.load_progress};
+  const Result<std::unique_ptr<engine::Runtime>> runtime = engine::Runtime::load(load);
   if (!runtime.ok()) return runtime.error();
+  if (options.recorded == nullptr) {
+    tokens = (*runtime)->tokenizer->encode_prompt(options.text, false);
+    if (Status status = check_length(*tokens, options.source, (*runtime)->model->config());
+        !status.ok()) {
+      return status.error();
+    }
+  }
   Result<std::unique_ptr<engine::Runtime>> exact = std::unique_ptr<engine::Runtime>();
   if (options.against_float) {
-    exact = engine::Runtime::load({.model = path,
-                                   .threads = options.threads,
-                                   .progress = options.load_progress,
-                                   .dequantise = true});
+    load.dequantise = true;
+    exact = engine::Runtime::load(load);
     if (!exact.ok()) return exact.error();
   }
-  Result<std::vector<std::int32_t>> tokens =
-      (*runtime)->tokenizer->encode_prompt(options.text, false);
-  if (options.recorded != nullptr) tokens = recorded_tokens(*options.recorded);
-  if (!tokens.ok()) return tokens.error();
-  return compare(**runtime, exact->get(), *tokens, options);
+  Result<core::Json> result = compare(**runtime, exact->get(), *tokens, options);
+  if (result.ok() && options.recorded == nullptr)
+    result->set("lost_bytes", (*runtime)->tokenizer->lost_bytes(options.text, false));
+  return result;
 }
 
 }  // namespace segue::lab

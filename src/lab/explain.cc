@@ -179,6 +179,11 @@ Result<std::string> explain_text(const ExplainOptions& options) {
          attention::to_text(explained->plan);
 }
 
+Status check_kernels(std::optional<attention::DeviceKind> device) {
+  if (!kernel_rows(device).empty()) return {};
+  return Error{ErrorCode::kUnsupported, why_missing(device)};
+}
+
 core::Json kernels_json(std::optional<attention::DeviceKind> device) {
   core::Json list = core::Json::array();
   for (const KernelRow& row : kernel_rows(device)) {

@@ -33,6 +33,9 @@ Result<core::Json> explain(const ExplainOptions& options);
 /// The same for people.
 Result<std::string> explain_text(const ExplainOptions& options);
 
+/// kUnsupported, with the reason, when this build has no kernel of that device.
+Status check_kernels(std::optional<attention::DeviceKind> device);
+
 /// {kernels: [{name, bits_class, device, isa, kv, available}]}: all rows of this build, best first;
 /// of one device if given. Asked for a GPU's where none can run: with `missing`, the reason.
 core::Json kernels_json(std::optional<attention::DeviceKind> device = {});

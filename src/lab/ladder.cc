@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "core/clock.h"
+#include "engine/limits.h"
 #include "lab/stats.h"
 #include "lab/trunk.h"
 #include "speculate/oracle_drafter.h"
@@ -54,6 +55,27 @@ struct Alternative {
   double round_us = 0;
   int round_tokens = 0;
 };
+
+/// Most tokens that a round can take: a slice ends with a whole step.
+std::int64_t round_room(int tokens) { return 2 * std::int64_t{tokens} + 4 * kMaxK; }
+
+/// What is refused before the model is loaded.
+Status check(const std::string& path, const LadderOptions& options) {
+  const Result<model::Config> config =
+      engine::check_models(path, options.assistant, options.draft_model);
+  if (!config.ok()) return config.error();
+  for (const LadderSpec& spec : options.specs) {
+    if (Status status = engine::check_drafter(spec.mode, !options.assistant.empty(),
+                                              !options.draft_model.empty());
+        !status.ok()) {
+      return status;
+    }
+  }
+  const int page_size = options.page_size == 0 ? kv::kDefaultPageSize : options.page_size;
+  if (Status status = engine::check_sizes(page_size, options.prefill_chunk); !status.ok())
+    return status;
+  return check_room(*config, std::ranges::max(options.depths), round_room(options.tokens));
+}
 
 /// Constant per-position acceptance a at which a step of 1 + k rows that costs `cost` plain steps
 /// emits as many tokens as it costs: (1 + a + .. + a^k) = cost. Empty when even a = 1 is not
@@ -119,7 +141,7 @@ Status Ladder::prepare() {
   Result<std::unique_ptr<Trunk>> trunk = Trunk::create(
       runtime_, loop,
       {.depth = options_.depths.back(),
-       .room = 2 * options_.tokens + 4 * kMaxK,  // a slice ends with a whole step
+       .room = round_room(options_.tokens),
        .text = options_.text,
        .cancelled = options_.cancelled,
        .prefilled = [this](std::int64_t rows) { advance(static_cast<double>(rows)); }});
@@ -310,12 +332,14 @@ Result<LadderSpec> parse_ladder_spec(const std::string& text) {
 }
 
 Result<core::Json> run_ladder(const std::string& path, LadderOptions options) {
+  if (Status status = check(path, options); !status.ok()) return status.error();
   const Result<std::unique_ptr<engine::Runtime>> runtime =
       engine::Runtime::load({.model = path,
                              .assistant = options.assistant,
                              .draft_model = options.draft_model,
                              .threads = options.threads,
-                             .progress = options.load_progress});
+                             .progress = options.load_progress,
+                             .cancelled = options.cancelled});
   if (!runtime.ok()) return runtime.error();
   return Ladder(**runtime, std::move(options)).run();
 }
@@ -342,7 +366,9 @@ std::string ladder_table(const core::Json& ladder) {
         number(row, "mean_acceptance_length"),
         even->is_null() ? "-" : fmt::format("{:.2f}", number(row, "break_even_acceptance")), paths);
   }
-  return table;
+  return table +
+         "to off: median ratio of slices measured next to each other, with its 95 % bounds; "
+         "tokens/s: median of the rounds,\nso the one is not the quotient of the other\n";
 }
 
 }  // namespace segue::lab

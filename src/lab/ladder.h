@@ -42,12 +42,15 @@ struct LadderOptions {
   int threads = 0;  // 0: all CPUs of this process
   std::function<void(double fraction)> load_progress;
   std::function<void(double fraction)> progress;
-  std::function<bool()> cancelled;  // asked between slices
+  std::function<bool()> cancelled;  // asked between slices, and between tensors while loading
 };
 
 /// {rows: [...], threads, interrupted}, as `segue ladder` documents it, on the model file at
 /// `path`. `off` is added to the specs when missing: ratios need it. Interrupted: the rows are of
-/// the rounds that finished. kTooLong when a depth does not fit the model's context.
+/// the rounds that finished. kUsage, before the model is
+/// loaded, when a depth does not fit its context or there is not what drafts.
+/// kUsage, before the model is loaded, for depths that it does not reach and drafters that there
+/// are not.
 Result<core::Json> run_ladder(const std::string& path, LadderOptions options);
 
 /// The rows as a table for people.

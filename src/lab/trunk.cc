@@ -11,14 +11,20 @@
 
 namespace segue::lab {
 
+Status check_room(const model::Config& config, std::int64_t depth, std::int64_t room) {
+  if (depth + room <= config.context) return {};
+  return Error{ErrorCode::kUsage,
+               fmt::format("depth {} and {} tokens after it need {} positions; the model has {}",
+                           depth, room, depth + room, config.context)};
+}
+
 Result<std::unique_ptr<Trunk>> Trunk::create(engine::Runtime& runtime, engine::LoopOptions loop,
                                              TrunkOptions options) {
   loop.context = options.depth + options.room;
   loop.max_sequences += 1;
-  if (const std::int64_t limit = runtime.model->config().context; loop.context > limit) {
-    return Error{ErrorCode::kTooLong,
-                 fmt::format("depth {} and {} tokens after it need {} positions; the model has {}",
-                             options.depth, options.room, loop.context, limit)};
+  if (Status status = check_room(runtime.model->config(), options.depth, options.room);
+      !status.ok()) {
+    return status.error();
   }
   auto trunk = std::unique_ptr<Trunk>(new Trunk(std::move(options)));
   Result<std::unique_ptr<engine::Loop>> made = engine::Loop::create(runtime, loop);

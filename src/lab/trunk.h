@@ -23,10 +23,13 @@ struct TrunkOptions {
   std::function<void(std::int64_t rows)> prefilled{};  // after each step of `grow`; may be empty
 };
 
+/// kUsage when the model has fewer positions than depth and room need: known before it is loaded.
+Status check_room(const model::Config& config, std::int64_t depth, std::int64_t room);
+
 class Trunk {
  public:
-  /// `loop.max_sequences`: forks alive at once; `loop.context` follows from the options. kTooLong
-  /// when depth and room do not fit the model's context, and what Loop::create refuses.
+  /// `loop.max_sequences`: forks alive at once; `loop.context` follows from the options. Refuses
+  /// what check_room and Loop::create do.
   static Result<std::unique_ptr<Trunk>> create(engine::Runtime& runtime, engine::LoopOptions loop,
                                                TrunkOptions options);
 

@@ -220,7 +220,7 @@ Result<std::unique_ptr<Assistant>> Assistant::load(const std::string& path,
                                                    const WeightOptions& options) {
   Result<LoadedAssistant> loaded = load_assistant(path, options, pool);
   if (!loaded.ok()) return loaded.error();
-  const Result<std::vector<int>> reads = fit(loaded->config, target);
+  const Result<std::vector<int>> reads = fit(loaded->config, target.config());
   if (!reads.ok()) return reads.error();
   auto impl = std::make_unique<Impl>(target, pool, options.isa);
   impl->config = std::move(loaded->config);

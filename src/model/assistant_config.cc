@@ -6,6 +6,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "core/file.h"
 
 namespace segue::model {
 namespace {
@@ -121,10 +125,29 @@ Result<AssistantConfig> assistant_from_gguf(const gguf::File& file) {
   return config;
 }
 
-Result<std::vector<int>> fit(const AssistantConfig& config, const LanguageModel& target) {
-  const Config& model = target.config();
+Result<AssistantConfig> read_assistant_config(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(path, ignored)) {
+    const Result<gguf::File> file = gguf::File::open(path);
+    if (!file.ok()) return file.error();
+    return assistant_from_gguf(*file);
+  }
+  const std::string config_path = path + "/config.json";
+  const Result<std::string> text = core::read_file(config_path);
+  if (!text.ok()) return text.error();
+  const Result<core::Json> json = core::Json::parse(*text);
+  if (!json.ok()) {
+    return Error{ErrorCode::kInvalidFile,
+                 fmt::format("'{}': {}", config_path, json.error().message)};
+  }
+  Result<AssistantConfig> config = assistant_from_json(*json, config_path);
+  if (config.ok()) config->path = path;
+  return config;
+}
+
+Result<std::vector<int>> fit(const AssistantConfig& config, const Config& model) {
   const auto refuse = [&](std::string_view what, std::int64_t made_for, std::int64_t found) {
-    return Error{ErrorCode::kUsage,
+    return Error{ErrorCode::kUnsupported,
                  fmt::format("assistant '{}' was made for a target with {} {}; the model '{}' has "
                              "{}",
                              config.path, what, made_for, model.name, found)};
@@ -137,7 +160,7 @@ Result<std::vector<int>> fit(const AssistantConfig& config, const LanguageModel&
   for (const LayerKind& reads : config.text.kinds) {
     const int kind = model.find_kind(reads.name);
     if (kind < 0) {
-      return Error{ErrorCode::kUsage,
+      return Error{ErrorCode::kUnsupported,
                    fmt::format("assistant '{}' reads K and V of {} layers; the model '{}' ({}) has "
                                "none",
                                config.path, reads.name, model.name, model.architecture)};

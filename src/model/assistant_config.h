@@ -28,8 +28,11 @@ struct AssistantConfig {
 Result<AssistantConfig> assistant_from_json(const core::Json& json, const std::string& path);
 Result<AssistantConfig> assistant_from_gguf(const gguf::File& file);
 
-/// [kinds of the assistant] the kind of the target that each reads. kUsage, with the two numbers
-/// that do not fit, when the target is not what the assistant was made for.
-Result<std::vector<int>> fit(const AssistantConfig& config, const LanguageModel& target);
+/// Of a Hugging Face folder or a GGUF file.
+Result<AssistantConfig> read_assistant_config(const std::string& path);
+
+/// [kinds of the assistant] the kind of the target that each reads. kUnsupported, with the two
+/// numbers that do not fit, when the target is not what the assistant was made for.
+Result<std::vector<int>> fit(const AssistantConfig& config, const Config& target);
 
 }  // namespace segue::model

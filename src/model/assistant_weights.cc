@@ -10,7 +10,6 @@
 #include <limits>
 #include <span>
 
-#include "core/file.h"
 #include "format/safetensors/safetensors.h"
 
 namespace segue::model {
@@ -119,17 +118,8 @@ Result<LoadedAssistant> load_gguf(const std::string& path, const WeightOptions& 
 
 Result<LoadedAssistant> load_folder(const std::string& path, const WeightOptions& options,
                                     core::ThreadPool& pool) {
-  const std::string config_path = path + "/config.json";
-  const Result<std::string> text = core::read_file(config_path);
-  if (!text.ok()) return text.error();
-  const Result<core::Json> json = core::Json::parse(*text);
-  if (!json.ok()) {
-    return Error{ErrorCode::kInvalidFile,
-                 fmt::format("'{}': {}", config_path, json.error().message)};
-  }
-  Result<AssistantConfig> config = assistant_from_json(*json, config_path);
+  Result<AssistantConfig> config = read_assistant_config(path);
   if (!config.ok()) return config.error();
-  config->path = path;
   const Result<safetensors::Checkpoint> checkpoint = safetensors::Checkpoint::open(path);
   if (!checkpoint.ok()) return checkpoint.error();
   std::vector<std::int32_t> ordering;

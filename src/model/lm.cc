@@ -31,8 +31,8 @@ Result<std::unique_ptr<LanguageModel>> LanguageModel::load(const Config& config,
   }
   auto impl = std::make_unique<Impl>(pool, options.isa);
   impl->config = config;
-  Result<Weights> weights =
-      load_weights(source, config, {options.isa, options.dequantise}, pool, options.progress);
+  Result<Weights> weights = load_weights(
+      source, config, {options.isa, options.dequantise, options.cancelled}, pool, options.progress);
   if (!weights.ok()) return weights.error();
   impl->weights = std::move(weights).value();
   impl->prepare_rope();
@@ -85,10 +85,14 @@ std::vector<kv::PoolSpec> LanguageModel::pool_specs(KvType type, int page_size) 
   return specs;
 }
 
+attention::Shape attention_shape(const Config& config, int kind, KvType type, int page_size) {
+  const LayerKind& facts = config.kinds[static_cast<std::size_t>(kind)];
+  return {config.q_heads, facts.kv_heads,       facts.head_dim, facts.window,
+          type,           kv::Layout::kTiled16, page_size};
+}
+
 attention::Shape LanguageModel::attention_shape(int kind, KvType type, int page_size) const {
-  const LayerKind& facts = impl_->config.kinds[static_cast<std::size_t>(kind)];
-  return {impl_->config.q_heads, facts.kv_heads, facts.head_dim, facts.window, type,
-          kv::Layout::kTiled16,  page_size};
+  return model::attention_shape(config(), kind, type, page_size);
 }
 
 KvPlace LanguageModel::last_kv_layer(int kind) const {

@@ -26,6 +26,7 @@ struct LoadOptions {
   core::IsaLevel isa = core::best_isa();
   bool dequantise = false;  // weights as f32, products in f32: the float reference of the same file
   std::function<void(double fraction)> progress;  // called from the loading thread, or empty
+  std::function<bool()> cancelled;                // asked between tensors, or empty: kCancelled
 };
 
 /// The rows of one sequence in a step. Its positions [depth, depth + tokens.size()) must be
@@ -119,6 +120,9 @@ class LanguageModel {
   explicit LanguageModel(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
+
+/// LanguageModel::attention_shape, before there is a model.
+attention::Shape attention_shape(const Config& config, int kind, KvType type, int page_size);
 
 /// Device facts of the CPU backend for so many threads.
 attention::DeviceFacts cpu_device(int threads);

@@ -28,8 +28,14 @@ void Loader::fail(Error error) {
   if (!problem_) problem_ = std::move(error);
 }
 
+bool Loader::stopped() {
+  if (!problem_ && options_.cancelled && options_.cancelled())
+    fail({ErrorCode::kCancelled, fmt::format("interrupted while loading '{}'", source_.path())});
+  return problem_.has_value();
+}
+
 std::optional<core::TensorView> Loader::take(const TensorRequest& request) {
-  if (problem_) return std::nullopt;
+  if (stopped()) return std::nullopt;
   const Result<core::TensorView> tensor = source_.find(request);
   if (!tensor.ok()) return fail(tensor.error()), std::nullopt;
   const auto& shape = tensor->shape;
@@ -48,7 +54,7 @@ std::optional<core::TensorView> Loader::take(const TensorRequest& request) {
 void Loader::matrix(const std::string& name, std::int64_t inputs, std::int64_t outputs,
                     ops::Matrix& out) {
   const TensorRequest request{name, inputs, outputs, 1};
-  if (!problem_ && source_.is_packed(name)) return packed_matrix(request, out);
+  if (!stopped() && source_.is_packed(name)) return packed_matrix(request, out);
   const std::optional<core::TensorView> tensor = take(request);
   if (!tensor) return;
   const Result<ops::Matrix> prepared = prepare(*tensor);

@@ -22,7 +22,8 @@ namespace segue::model {
 
 struct WeightOptions {
   core::IsaLevel isa = core::IsaLevel::kPortable;
-  bool dequantise = false;  // matrices become f32
+  bool dequantise = false;            // matrices become f32
+  std::function<bool()> cancelled{};  // asked before every tensor, or empty
 };
 
 class Loader {
@@ -57,6 +58,7 @@ class Loader {
   Result<ops::Matrix> prepare(const core::TensorView& tensor);
   Result<ops::Matrix> dequantised(const ops::Matrix& matrix);
   void fail(Error error);
+  bool stopped();  // by a problem, which cancellation is
   void finish(const core::TensorView& tensor);
 
   TensorSource& source_;

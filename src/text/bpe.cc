@@ -123,9 +123,11 @@ class BpeModel final : public TokenModel {
     for (std::int32_t i = symbols.empty() ? -1 : 0; i >= 0;
          i = symbols[static_cast<std::size_t>(i)].next) {
       const std::int32_t token = symbols[static_cast<std::size_t>(i)].token;
-      if (token >= 0)
-        out.push_back(
-            token);  // a byte without a token is dropped, as llama.cpp and Hugging Face do
+      if (token >= 0) {
+        out.push_back(token);
+      } else {
+        ++scratch.lost_bytes;  // dropped, as llama.cpp and Hugging Face do
+      }
     }
   }
 

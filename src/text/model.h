@@ -22,6 +22,7 @@ struct Scratch {
   std::string bytes;
   std::vector<std::string_view> words;
   std::vector<std::string_view> pieces;
+  std::int64_t lost_bytes = 0;  // that no token has; counted on from call to call
 };
 
 class TokenModel {

@@ -78,7 +78,7 @@ class SpmModel final : public TokenModel {
     for (std::int32_t i = symbols.empty() ? -1 : 0; i >= 0;
          i = symbols[static_cast<std::size_t>(i)].next) {
       const Symbol& symbol = symbols[static_cast<std::size_t>(i)];
-      emit(view.substr(symbol.begin, symbol.end - symbol.begin), symbol.token, out);
+      emit(view.substr(symbol.begin, symbol.end - symbol.begin), symbol.token, scratch, out);
     }
   }
 
@@ -95,16 +95,18 @@ class SpmModel final : public TokenModel {
   int missing_bytes() const override { return bytes_.missing(); }
 
  private:
-  void emit(std::string_view text, std::int32_t merged, std::vector<std::int32_t>& out) const {
+  void emit(std::string_view text, std::int32_t merged, Scratch& scratch,
+            std::vector<std::int32_t>& out) const {
     const std::int32_t token = merged >= 0 ? merged : text_token(vocabulary_, map_, text);
     if (token >= 0) {
       out.push_back(token);
       return;
     }
-    for (char byte : text) {
-      const std::int32_t byte_token = bytes_[byte];
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      const std::int32_t byte_token = bytes_[text[i]];
       if (byte_token < 0) {
         out.push_back(vocabulary_.unk);
+        scratch.lost_bytes += static_cast<std::int64_t>(text.size() - i);
         return;
       }
       out.push_back(byte_token);

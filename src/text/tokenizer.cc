@@ -140,8 +140,9 @@ struct Tokenizer::Impl {
     }
   }
 
-  void encode(std::string_view text, std::span<const TextRange> plain,
-              std::vector<std::int32_t>& out) const {
+  /// Returns how many bytes no token has.
+  std::int64_t encode(std::string_view text, std::span<const TextRange> plain,
+                      std::vector<std::int32_t>& out) const {
     Scratch scratch;
     bool after_special = true;
     const auto encode_plain = [&](std::string_view fragment) {
@@ -160,6 +161,7 @@ struct Tokenizer::Impl {
       done = match.end;
     }
     encode_plain(text.substr(done));
+    return scratch.lost_bytes;
   }
 
   Vocabulary vocabulary;
@@ -265,6 +267,15 @@ bool Tokenizer::is_control(std::int32_t id) const {
 std::optional<std::int32_t> Tokenizer::find(std::string_view token_text) const {
   const std::int32_t id = impl_->map.find(token_text);
   return id < 0 ? std::nullopt : std::optional<std::int32_t>(id);
+}
+
+std::int64_t Tokenizer::lost_bytes(std::string_view text, bool parse_special) const {
+  if (missing_bytes() == 0) return 0;
+  const TextRange all{0, text.size()};
+  std::vector<std::int32_t> ids;
+  return impl_->encode(
+      text, parse_special ? std::span<const TextRange>() : std::span<const TextRange>(&all, 1),
+      ids);
 }
 
 int Tokenizer::missing_bytes() const { return impl_->model->missing_bytes(); }

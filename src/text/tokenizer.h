@@ -69,6 +69,9 @@ class Tokenizer {
 
   /// The token whose text in the vocabulary is exactly this.
   std::optional<std::int32_t> find(std::string_view token_text) const;
+  /// Bytes of `text` that encode() drops or makes unk, because no token has them; 0 at no cost
+  /// where every byte has one.
+  std::int64_t lost_bytes(std::string_view text, bool parse_special) const;
   /// How many of the 256 byte values cannot be encoded.
   int missing_bytes() const;
   const Vocabulary& vocabulary() const;

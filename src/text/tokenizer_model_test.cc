@@ -111,11 +111,14 @@ TEST_P(RealVocabulary, DecodesWhatItEncoded) {
   const core::Json texts = golden("cases.json");
   for (const core::Json& item : *texts.as_array()) {
     std::string text = *item.find("text")->as_string();
+    const std::int64_t bytes = std::ssize(text);
+    const std::int64_t lost = tokenizer_->lost_bytes(text, false);
     if (tokenizer_->missing_bytes() > 0) {
       // Bytes that no token has are dropped: compare without them.
       std::erase_if(
           text, [&](char byte) { return tokenizer_->encode(std::string(1, byte), false).empty(); });
     }
+    EXPECT_EQ(lost, bytes - std::ssize(text)) << *item.find("name")->as_string();
     EXPECT_EQ(tokenizer_->decode(tokenizer_->encode(text, false)), text)
         << *item.find("name")->as_string();
     EXPECT_EQ(tokenizer_->decode(tokenizer_->encode(text, true), true), text)

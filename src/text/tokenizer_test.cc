@@ -129,6 +129,7 @@ TEST(Tokenizer, FallsBackToUnknownWithoutByteTokens) {
   const auto spm = make(std::move(builder.vocabulary));
   EXPECT_THAT(spm->encode("a\u00fca", false), ElementsAre(1, 0, 1));
   EXPECT_EQ(spm->missing_bytes(), 256);
+  EXPECT_EQ(spm->lost_bytes("a\u00fca", false), 2);
 }
 
 TEST(Tokenizer, CutsControlTokensOnlyWhereTheyAreParsed) {

@@ -179,7 +179,7 @@ TEST(Drafters, WhatDoesNotFitTheTargetIsRefusedWithBothNumbers) {
   EXPECT_THAT(create_error(options),
               AllOf(HasSubstr("token 0"), HasSubstr("'odd'"), HasSubstr("'<pad>'")));
   options.draft_model = write_tiny({.vocab = 259}, "fewer");
-  EXPECT_THAT(create_error(options), AllOf(HasSubstr("259 tokens"), HasSubstr("has 260")));
+  EXPECT_THAT(create_error(options), AllOf(HasSubstr("259 rows"), HasSubstr("has 260")));
   options.draft_model.clear();
   // Assistants made for a target of another width, head size, window; and a target without windows.
   const auto with = [&](const TinyModel& made_for) {

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <csignal>
 #include <string>
 #include <vector>
@@ -17,6 +18,9 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "e2e/tiny_model.h"
+#include "lab/cells.h"
+#include "lab/ladder.h"
+#include "segue/engine.h"
 
 namespace segue::e2e {
 namespace {
@@ -130,6 +134,27 @@ TEST(Interrupt, CtrlCEndsAMeasurementWithATableAndADocumentOfWhatFinished) {
       EXPECT_LT(rates->find("samples")->as_array()->size(), 1000u);
     }
   }
+}
+
+TEST(Interrupt, NothingGoesOnLoadingAfterCtrlC) {
+  const std::string model = write_tiny({});
+  std::atomic<bool> cancel{true};
+  EngineOptions engine;
+  engine.model = model;
+  engine.cancel = &cancel;
+  EXPECT_EQ(Engine::create(engine).error().code, ErrorCode::kCancelled);
+  lab::LadderOptions ladder;
+  ladder.depths = {64};
+  ladder.specs = {lab::parse_ladder_spec("off").value()};
+  ladder.policies = {attention::Policy::kSegue};
+  ladder.cancelled = [] { return true; };
+  EXPECT_EQ(lab::run_ladder(model, ladder).error().code, ErrorCode::kCancelled);
+  lab::CellOptions cells;
+  cells.depths = {64};
+  cells.batches = {1};
+  cells.profiles = {lab::parse_cell_profile("0").value()};
+  cells.cancelled = [] { return true; };
+  EXPECT_EQ(lab::run_cells(model, cells).error().code, ErrorCode::kCancelled);
 }
 
 }  // namespace

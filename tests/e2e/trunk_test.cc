@@ -88,7 +88,7 @@ TEST(Trunk, RefusesADepthThatTheModelHasNoPositionsFor) {
   const auto runtime = engine::Runtime::load({.model = write_tiny({}), .threads = 1}).value();
   const auto refused = lab::Trunk::create(*runtime, {}, {.depth = 2000, .room = 49});
   ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, ErrorCode::kTooLong);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUsage);
   EXPECT_THAT(refused.error().message, HasSubstr("2049 positions; the model has 2048"));
   EXPECT_TRUE(lab::Trunk::create(*runtime, {}, {.depth = 2000, .room = 48}).ok());
 }

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is refused before weights are read: options and requests against each other and against the
+// configs of the models, for the engine and for the lab. What only the weights or the tokenizer
+// tell is not known here.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "attention/plan.h"
+#include "model/config.h"
+#include "segue/engine.h"
+#include "segue/error.h"
+
+namespace segue::engine {
+
+inline constexpr int kMaxK = 8;  // largest k of a request
+
+/// kUsage for sizes that no cache or step can have.
+Status check_sizes(int page_size, int prefill_chunk);
+
+/// The config of `model`, and whether assistant and draft model (empty: none) belong to it. Reads
+/// no weights. kUnsupported for models that do not fit together.
+Result<model::Config> check_models(const std::string& model, const std::string& assistant,
+                                   const std::string& draft_model);
+
+/// kUsage when the mode needs a model that there is not.
+Status check_drafter(SpecMode mode, bool assistant, bool draft_model);
+
+/// What the planner says of a verify step at the end of the context, in the layers of this kind.
+/// kUsage when a kernel was forced that cannot run them.
+Result<attention::Plan> verify_plan(const EngineOptions& options, const model::Config& config,
+                                    int threads, int kind);
+/// Its rows and its depth.
+int verify_rows(const EngineOptions& options);
+std::int64_t verify_depth(const EngineOptions& options, std::int64_t context);
+
+}  // namespace segue::engine
