@@ -47,9 +47,7 @@ struct LadderOptions {
 
 /// {rows: [...], threads, interrupted}, as `segue ladder` documents it, on the model file at
 /// `path`. `off` is added to the specs when missing: ratios need it. Interrupted: the rows are of
-/// the rounds that finished. kUsage, before the model is
-/// loaded, when a depth does not fit its context or there is not what drafts.
-/// kUsage, before the model is loaded, for depths that it does not reach and drafters that there
+/// the rounds that finished. kUsage, before the model is loaded, for depths that it does not reach and drafters that there
 /// are not.
 Result<core::Json> run_ladder(const std::string& path, LadderOptions options);
 
