@@ -44,31 +44,36 @@ constexpr int score_tiles(int rows) { return smaller(4, kAccumulators / rows); }
 constexpr int kOutputRows = smaller(12, kAccumulators / 2 > 0 ? kAccumulators / 2 : 1);
 constexpr int output_pairs(int rows) { return smaller(2, kAccumulators / (2 * rows)); }
 
-/// Contiguous memory that will be read soon, brought into the second-level cache line by line while
-/// something else is computed: hardware prefetchers alone leave a core waiting, since K and V
-/// change places every block.
+// Pieces of memory that are fetched side by side, and the largest of them. A page of memory is what
+// the hardware's streams do not cross: each takes a few misses before it runs ahead, which four at
+// a time hide behind each other.
+constexpr int kStreams = 4;
+constexpr int kPieceBytes = 4096;
+
+/// Memory that will be read soon, brought into the second-level cache while something else is
+/// computed: hardware prefetchers alone leave a core waiting, since K and V change places every
+/// block. One line of each of kStreams pieces at a time.
 struct Fetch {
-  const std::byte* line = nullptr;
-  const std::byte* end = nullptr;          // of the run that `line` is in
-  const std::byte* const* next = nullptr;  // further runs, [begin, end) pairs
+  const std::byte* const* piece = nullptr;  // a multiple of kStreams of them
   const std::byte* const* last = nullptr;
-  int rate = 0;    // lines per 256 calls, evenly spread: a core can wait
+  int offset = 0;
+  int bytes = 0;   // of a piece
+  int rate = 0;    // lines of kStreams pieces per 256 calls, evenly spread: a core can wait
   int credit = 0;  // for 16 lines at a time only
 };
 
 inline void fetch(Fetch& f) {
-  for (f.credit += f.rate; f.credit >= 256; f.credit -= 256) {
-    prefetch(f.line);
-    f.line += 64;
-  }
-  if (f.line < f.end) return;
-  if (f.next == f.last) {
-    f.rate = 0;
-  } else {
-    f.line = f.next[0];
-    f.end = f.next[1];
-    f.next += 2;
-  }
+  f.credit += f.rate;
+  if (f.credit < 256) return;
+  do {
+    f.credit -= 256;
+    for (int i = 0; i < kStreams; ++i) prefetch(f.piece[i] + f.offset);
+    f.offset += 64;
+    if (f.offset < f.bytes) continue;
+    f.offset = 0;
+    f.piece += kStreams;
+    if (f.piece == f.last) f.rate = f.credit = 0;
+  } while (f.credit >= 256);
 }
 
 /// The tiles of K that the scores of a block need, ascending.
@@ -78,6 +83,14 @@ struct TileList {
                                // - 1
   int count;
 };
+
+constexpr int kNearDims = 16;  // of K on the way from the second-level cache to the first
+
+/// The lines of `count` elements at p.
+template <class Element, int count>
+inline void near(const Element* p) {
+  for (int i = 0; i < count; i += 64 / static_cast<int>(sizeof(Element))) prefetch_near(p + i);
+}
 
 /// scores[r][tile's keys] = q[r] . K for R rows and T tiles. Lanes that are no visible key get
 /// garbage, and a tile that is cut by its page's end writes 8 lanes too many: the next tile,
@@ -92,12 +105,14 @@ template <class Kv, int R, int T>
   const Element* k[T];
   for (int t = 0; t < T; ++t) k[t] = reinterpret_cast<const Element*>(list.tile[begin + t]);
   Vec acc[R][T];
+#pragma GCC unroll 24
   for (int r = 0; r < R; ++r) {
     for (int t = 0; t < T; ++t) acc[r][t] = zero();
   }
   Fetch f = ahead;
   for (int d = 0; d < head_dim; d += 2) {
     fetch(f);
+    for (int t = 0; t < T; ++t) near<Element, 32>(k[t] + (d + kNearDims) * 16);
     Vec x[T];
     for (int t = 0; t < T; ++t) x[t] = Kv::first(k[t] + d * 16);
     for (int r = 0; r < R; ++r) {
@@ -111,6 +126,7 @@ template <class Kv, int R, int T>
     }
   }
   ahead = f;
+#pragma GCC unroll 24
   for (int r = 0; r < R; ++r) {
     for (int t = 0; t < T; ++t)
       store(scores + r * cpu::kScoreStride + list.offset[begin + t], acc[r][t]);
@@ -136,7 +152,7 @@ void score_rows(int rows, const float* q, const TileList& list, int begin, int e
   if (begin < end) score_tile<Kv, R, 1>(q, list, begin, head_dim, ahead, scores);
 }
 
-constexpr int kNearKeys = 8;  // rows of V on the way from the second-level cache to the first
+constexpr int kNearKeys = 16;  // the same for rows of V
 
 /// o[r][dims] += sum over keys first .. last of p[r][key] V[key][dims], for R rows and 32 P dims
 /// from `dim` on (P = 0: 16 dims); starts from zero if `fresh`. `v` has the rows of V by key.
@@ -149,10 +165,12 @@ template <class Kv, int R, int P>
   constexpr int kVecs = P == 0 ? 1 : 2 * P;
   Vec acc[R][kVecs];
   if (fresh) {
+#pragma GCC unroll 24
     for (int r = 0; r < R; ++r) {
       for (int i = 0; i < kVecs; ++i) acc[r][i] = zero();
     }
   } else {
+#pragma GCC unroll 24
     for (int r = 0; r < R; ++r) {
       for (int i = 0; i < kVecs; ++i) acc[r][i] = load(o[r] + dim + 16 * i);
     }
@@ -161,7 +179,7 @@ template <class Kv, int R, int P>
   for (int key = first; key < last; ++key) {
     fetch(f);
     const auto* row = reinterpret_cast<const Element*>(v[key]) + dim;
-    prefetch_near(reinterpret_cast<const Element*>(v[key + kNearKeys]) + dim);
+    near<Element, 16 * kVecs>(reinterpret_cast<const Element*>(v[key + kNearKeys]) + dim);
     Vec x[kVecs];
     if constexpr (P == 0) {
       x[0] = Kv::sixteen(row);
@@ -177,6 +195,7 @@ template <class Kv, int R, int P>
     }
   }
   ahead = f;
+#pragma GCC unroll 24
   for (int r = 0; r < R; ++r) {
     for (int i = 0; i < kVecs; ++i) store(o[r] + dim + 16 * i, acc[r][i]);
   }

@@ -26,6 +26,15 @@ using cpu::kBlock;
 using cpu::Scratch;
 
 constexpr int kStrip = 64;  // dims of V that go through all rows at a time
+// Of a block's K or V: the tiles of the largest head_dim in f32, and what fills the last streams.
+constexpr int kMaxPieces = cpu::kMaxTiles * (cpu::kMaxHeadDim * 16 * 4 / kPieceBytes) + kStreams;
+
+/// Addresses at which pieces of memory of equal length start.
+struct Pieces {
+  int bytes;
+  int count;
+  const std::byte* piece[kMaxPieces];
+};
 
 /// Where the visible keys of one block lie.
 struct Block {
@@ -36,9 +45,8 @@ struct Block {
   TileList tiles;
   const std::byte*
       v[kBlock + kNearKeys];  // rows of V by key, the visible ones; then the last repeated
-  int runs;                   // contiguous pieces of K, and as many of V
-  const std::byte* k_runs[2 * cpu::kMaxTiles];  // [begin, end) pairs
-  const std::byte* v_runs[2 * cpu::kMaxTiles];
+  Pieces k_pieces;
+  Pieces v_pieces;
 };
 
 /// A page index is never followed outside the pool.
@@ -80,6 +88,24 @@ inline bool next_block(const Job& job, std::int64_t unit, std::int64_t begin, Bl
   return false;
 }
 
+/// No pieces yet, of a length that divides `run_bytes`, or nearly.
+inline void start_pieces(Pieces& pieces, std::int64_t run_bytes) {
+  const std::int64_t count = (run_bytes + kPieceBytes - 1) / kPieceBytes;
+  pieces.bytes = static_cast<int>((run_bytes + count * 64 - 1) / (count * 64) * 64);
+  pieces.count = 0;
+}
+
+/// The last piece may reach past the end: a fetch faults nowhere.
+inline void add_pieces(Pieces& pieces, const std::byte* begin, const std::byte* end) {
+  for (; begin < end; begin += pieces.bytes) pieces.piece[pieces.count++] = begin;
+}
+
+inline void fill_streams(Pieces& pieces) {
+  for (; pieces.count % kStreams != 0; ++pieces.count) {
+    pieces.piece[pieces.count] = pieces.piece[pieces.count - 1];
+  }
+}
+
 template <class Kv>
 void find_keys(const Job& job, Block& block) {
   const cpu::Keys& keys = job.keys;
@@ -89,7 +115,8 @@ void find_keys(const Job& job, Block& block) {
   const std::int64_t last = block.begin + block.last;
   TileList& tiles = block.tiles;
   tiles.count = 0;
-  block.runs = 0;
+  start_pieces(block.k_pieces, (keys.page_size + 15) / 16 * tile_bytes);
+  start_pieces(block.v_pieces, keys.page_size * keys.token_stride);
   for (std::int64_t logical = first / keys.page_size; logical * keys.page_size < last; ++logical) {
     const std::int64_t page_begin = logical * keys.page_size;
     const std::int64_t page_bytes = physical_page(keys, logical) * keys.page_stride;
@@ -98,33 +125,30 @@ void find_keys(const Job& job, Block& block) {
     const int to =
         static_cast<int>(last - page_begin < keys.page_size ? last - page_begin : keys.page_size);
     const std::byte* k = keys.k + page_bytes + from / 16 * tile_bytes;
-    block.k_runs[2 * block.runs] = k;
+    const std::byte* const k_begin = k;
     for (int tile = from / 16; tile * 16 < to; ++tile, k += tile_bytes) {
       tiles.tile[tiles.count] = k;
       tiles.offset[tiles.count] = static_cast<int>(page_begin + tile * 16 - block.begin);
       ++tiles.count;
     }
-    block.k_runs[2 * block.runs + 1] = k;
+    add_pieces(block.k_pieces, k_begin, k);
     const std::byte* v = keys.v + page_bytes + from * keys.token_stride;
     const std::byte** row = block.v + (page_begin + from - block.begin);
     for (int token = 0; token < to - from; ++token) row[token] = v + token * keys.token_stride;
-    block.v_runs[2 * block.runs] = v;
-    block.v_runs[2 * block.runs + 1] = v + (to - from) * keys.token_stride;
-    ++block.runs;
+    add_pieces(block.v_pieces, v, v + (to - from) * keys.token_stride);
   }
+  fill_streams(block.k_pieces);
+  fill_streams(block.v_pieces);
   for (int i = 0; i < kNearKeys; ++i) block.v[block.last + i] = block.v[block.last - 1];
 }
 
-/// A fetch of `runs` runs that takes at most `calls` calls.
-inline Fetch fetch_runs(const std::byte* const* runs, int count, std::int64_t calls) {
+/// A fetch of all pieces that takes at most `calls` calls.
+inline Fetch fetch_pieces(const Pieces& pieces, std::int64_t calls) {
   Fetch f;
-  if (count == 0) return f;
-  std::int64_t lines = 0;
-  for (int i = 0; i < count; ++i) lines += (runs[2 * i + 1] - runs[2 * i]) / 64;
-  f.line = runs[0];
-  f.end = runs[1];
-  f.next = runs + 2;
-  f.last = runs + 2 * count;
+  f.piece = pieces.piece;
+  f.last = pieces.piece + pieces.count;
+  f.bytes = pieces.bytes;
+  const std::int64_t lines = std::int64_t{pieces.count / kStreams} * (pieces.bytes / 64);
   f.rate = static_cast<int>((lines * 256 + calls - 1) / calls);
   return f;
 }
@@ -284,17 +308,16 @@ void reduce_block(const Job& job, Scratch& scratch, const Block& block, const Bl
   const int score_row_tiles = (entries + kScoreRows - 1) / kScoreRows;
   const int group = score_tiles((entries + score_row_tiles - 1) / score_row_tiles);
   const int groups = (block.tiles.count + group - 1) / group;
-  Fetch ahead = fetch_runs(block.v_runs, block.runs,
-                           std::int64_t{score_row_tiles} * groups * (job.head_dim / 2));
+  Fetch ahead =
+      fetch_pieces(block.v_pieces, std::int64_t{score_row_tiles} * groups * (job.head_dim / 2));
   score_block<Kv>(job, scratch, block, ahead);
   weigh_block(job, scratch, o);
   const int output_row_tiles = (entries + kOutputRows - 1) / kOutputRows;
   const int pairs = output_pairs((entries + output_row_tiles - 1) / output_row_tiles);
   const int passes = (job.head_dim + 32 * pairs - 1) / (32 * pairs);
-  ahead = next == nullptr
-              ? Fetch{}
-              : fetch_runs(next->k_runs, next->runs,
-                           std::int64_t{output_row_tiles} * passes * (block.last - block.first));
+  ahead = next == nullptr ? Fetch{}
+                          : fetch_pieces(next->k_pieces, std::int64_t{output_row_tiles} * passes *
+                                                             (block.last - block.first));
   // A strip of V goes through all rows before the next one, while it is in the nearest cache.
   for (int dim = 0; dim < job.head_dim; dim += kStrip) {
     const int dim_end = smaller(dim + kStrip, job.head_dim);
