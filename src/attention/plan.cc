@@ -188,7 +188,7 @@ void count_work(const RowTile& tile, Plan& out) {
 
 void choose_path(const PlanInput& input, const DeviceFacts& device, const StepFacts& step,
                  Plan& out) {
-  evaluate_into(input.policy, input.shape, device, step, out.verdict);
+  evaluate(input.policy, input.shape, device, step, out.verdict);
   if (input.force_segments > 0) {
     out.tile_segments.assign(out.tiles.size(), input.force_segments);
     write(out.verdict.reason, "{} segments a tile and kv head are forced", input.force_segments);

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <iterator>
+#include <utility>
+#include <vector>
 
 #include "attention/kernel.h"
 #include "attention/plan.h"
@@ -12,82 +14,68 @@ namespace {
 
 constexpr std::size_t kLines = 32;  // sequences and tiles listed for people before "... and n more"
 
-/// A member of a struct under its name in JSON.
-template <class Row, class Value>
-struct Field {
-  std::string_view name;
-  Value Row::*member;
-};
-template <class Row, class Value>
-Field(const char*, Value Row::*) -> Field<Row, Value>;
-
-core::Json value_json(Path path) { return path_name(path); }
-core::Json value_json(KvType type) { return kv_type_name(type); }
-core::Json value_json(kv::Layout layout) { return kv::layout_name(layout); }
-template <class Value>
-core::Json value_json(const Value& value) {
-  return value;
-}
-
-template <class Row, class... Values>
-core::Json object_of(const Row& row, const Field<Row, Values>&... fields) {
-  core::Json json = core::Json::object();
-  (json.set(fields.name, value_json(row.*fields.member)), ...);
-  return json;
-}
-
 /// One object per row.
-template <class Row, class... Values>
-core::Json array_of(const std::vector<Row>& rows, const Field<Row, Values>&... fields) {
+template <class Row, class ObjectOf>
+core::Json array_of(const std::vector<Row>& rows, const ObjectOf& object_of) {
   core::Json json = core::Json::array();
-  for (const Row& row : rows) json.push(object_of(row, fields...));
+  for (const Row& row : rows) json.push(object_of(row));
   return json;
 }
 
 core::Json shape_json(const Shape& shape) {
-  return object_of(shape, Field{"q_heads", &Shape::q_heads}, Field{"kv_heads", &Shape::kv_heads},
-                   Field{"head_dim", &Shape::head_dim}, Field{"window", &Shape::window},
-                   Field{"kv", &Shape::kv}, Field{"layout", &Shape::layout},
-                   Field{"page_size", &Shape::page_size});
+  return core::Json::object()
+      .set("q_heads", shape.q_heads)
+      .set("kv_heads", shape.kv_heads)
+      .set("head_dim", shape.head_dim)
+      .set("window", shape.window)
+      .set("kv", kv_type_name(shape.kv))
+      .set("layout", kv::layout_name(shape.layout))
+      .set("page_size", shape.page_size);
 }
 
-core::Json clauses_json(const Verdict& verdict) {
-  return array_of(verdict.clauses, Field{"name", &Clause::name}, Field{"values", &Clause::values},
-                  Field{"fired", &Clause::fired});
+core::Json clause_json(const Clause& clause) {
+  return core::Json::object()
+      .set("name", clause.name)
+      .set("values", clause.values)
+      .set("fired", clause.fired);
 }
 
-core::Json sequences_json(const Plan& plan) {
-  using Choice = SequenceChoice;
-  return array_of(plan.sequences, Field{"path", &Choice::path},
-                  Field{"segments", &Choice::segments}, Field{"workgroups", &Choice::workgroups},
-                  Field{"keys", &Choice::keys});
+core::Json sequence_json(const SequenceChoice& choice) {
+  return core::Json::object()
+      .set("path", path_name(choice.path))
+      .set("segments", choice.segments)
+      .set("workgroups", choice.workgroups)
+      .set("keys", choice.keys);
 }
 
-core::Json tiles_json(const Plan& plan) {
-  core::Json tiles = core::Json::array();
-  for (std::size_t i = 0; i < plan.tiles.size(); ++i) {
-    core::Json tile =
-        object_of(plan.tiles[i], Field{"sequence", &RowTile::sequence},
-                  Field{"row_first", &RowTile::row_first}, Field{"rows", &RowTile::rows},
-                  Field{"position", &RowTile::position}, Field{"token", &RowTile::token},
-                  Field{"unit", &RowTile::unit}, Field{"unit_first", &RowTile::unit_first},
-                  Field{"unit_last", &RowTile::unit_last});
-    tile.set("segments", plan.tile_segments[i]);
-    tiles.push(std::move(tile));
-  }
-  return tiles;
+core::Json tile_json(const RowTile& tile, int segments) {
+  return core::Json::object()
+      .set("sequence", tile.sequence)
+      .set("row_first", tile.row_first)
+      .set("rows", tile.rows)
+      .set("position", tile.position)
+      .set("token", tile.token)
+      .set("unit", tile.unit)
+      .set("unit_first", tile.unit_first)
+      .set("unit_last", tile.unit_last)
+      .set("segments", segments);
 }
 
-core::Json items_json(const Plan& plan) {
-  return array_of(plan.items, Field{"tile", &WorkItem::tile}, Field{"kv_head", &WorkItem::kv_head},
-                  Field{"unit_first", &WorkItem::unit_first},
-                  Field{"unit_last", &WorkItem::unit_last}, Field{"partial", &WorkItem::partial});
+core::Json item_json(const WorkItem& item) {
+  return core::Json::object()
+      .set("tile", item.tile)
+      .set("kv_head", item.kv_head)
+      .set("unit_first", item.unit_first)
+      .set("unit_last", item.unit_last)
+      .set("partial", item.partial);
 }
 
-core::Json reductions_json(const Plan& plan) {
-  return array_of(
-      plan.reductions, Field{"tile", &Reduction::tile}, Field{"kv_head", &Reduction::kv_head},
-      Field{"item_first", &Reduction::item_first}, Field{"item_last", &Reduction::item_last});
+core::Json reduction_json(const Reduction& reduction) {
+  return core::Json::object()
+      .set("tile", reduction.tile)
+      .set("kv_head", reduction.kv_head)
+      .set("item_first", reduction.item_first)
+      .set("item_last", reduction.item_last);
 }
 
 }  // namespace
@@ -98,7 +86,7 @@ core::Json to_json(const Plan& plan, bool summary) {
   json.set("policy", policy_name(plan.policy));
   json.set("path", path_name(plan.verdict.path));
   json.set("reason", plan.verdict.reason);
-  json.set("clauses", clauses_json(plan.verdict));
+  json.set("clauses", array_of(plan.verdict.clauses, clause_json));
   json.set("kernel", plan.kernel != nullptr ? plan.kernel->name : "");
   json.set("kernel_reason", plan.kernel_reason);
   json.set("workgroups", plan.workgroups());
@@ -107,11 +95,14 @@ core::Json to_json(const Plan& plan, bool summary) {
   json.set("partials", plan.partials);
   json.set("workspace_bytes", plan.workspace_bytes());
   json.set("operations", plan.operations);
-  json.set("sequences", sequences_json(plan));
+  json.set("sequences", array_of(plan.sequences, sequence_json));
   if (summary) return json;
-  json.set("tiles", tiles_json(plan));
-  json.set("items", items_json(plan));
-  json.set("reductions", reductions_json(plan));
+  core::Json tiles = core::Json::array();
+  for (std::size_t i = 0; i < plan.tiles.size(); ++i)
+    tiles.push(tile_json(plan.tiles[i], plan.tile_segments[i]));
+  json.set("tiles", std::move(tiles));
+  json.set("items", array_of(plan.items, item_json));
+  json.set("reductions", array_of(plan.reductions, reduction_json));
   return json;
 }
 

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <iterator>
 
@@ -136,8 +137,13 @@ Result<Policy> parse_policy(std::string_view name) {
                fmt::format("unknown policy '{}'; allowed are {}", name, allowed)};
 }
 
-void evaluate_into(Policy policy, const Shape& shape, const DeviceFacts& device,
-                   const StepFacts& step, Verdict& out) {
+std::string_view Verdict::fired() const {
+  const auto first = std::ranges::find_if(clauses, &Clause::fired);
+  return first != clauses.end() ? std::string_view(first->name) : std::string_view();
+}
+
+void evaluate(Policy policy, const Shape& shape, const DeviceFacts& device, const StepFacts& step,
+              Verdict& out) {
   const Scene scene{shape, device, step};
   const std::span<const Rule> list = rules(policy);
   out.path = Path::kSegmented;
@@ -158,13 +164,6 @@ void evaluate_into(Policy policy, const Shape& shape, const DeviceFacts& device,
   } else {
     write(out.reason, "{}: no clause fires", policy_name(policy));
   }
-}
-
-Verdict evaluate(Policy policy, const Shape& shape, const DeviceFacts& device,
-                 const StepFacts& step) {
-  Verdict verdict;
-  evaluate_into(policy, shape, device, step, verdict);
-  return verdict;
 }
 
 }  // namespace segue::attention

@@ -50,13 +50,13 @@ struct Verdict {
   Path path = Path::kSegmented;
   std::vector<Clause> clauses;  // all of them, in order, evaluated
   std::string reason;           // one sentence for people
+
+  /// Name of the first clause that fires; empty: none does.
+  std::string_view fired() const;
 };
 
-Verdict evaluate(Policy policy, const Shape& shape, const DeviceFacts& device,
-                 const StepFacts& step);
-
-/// As evaluate(), into storage that is reused from step to step.
-void evaluate_into(Policy policy, const Shape& shape, const DeviceFacts& device,
-                   const StepFacts& step, Verdict& out);
+/// Into storage that is reused from step to step.
+void evaluate(Policy policy, const Shape& shape, const DeviceFacts& device, const StepFacts& step,
+              Verdict& out);
 
 }  // namespace segue::attention

@@ -28,13 +28,6 @@ Plan plan_of(Policy policy, int batch, int rows, int decode_rows = 1, std::int64
   return out;
 }
 
-std::string first_fired(const Plan& plan) {
-  for (const Clause& clause : plan.verdict.clauses) {
-    if (clause.fired) return clause.name;
-  }
-  return "";
-}
-
 TEST(Policy, NamesAreParsedBackAndAnUnknownOneListsThem) {
   for (const Policy policy : {Policy::kSegue, Policy::kStock, Policy::kPr45450, Policy::kPr47520,
                               Policy::kBatchInvariant, Policy::kWhole, Policy::kSegmented}) {
@@ -55,36 +48,36 @@ TEST(Policy, StockGivesThePublishedWorkgroups) {
   const Plan two = plan_of(Policy::kStock, 1, 2);
   EXPECT_EQ(two.workgroups(), 8);
   EXPECT_EQ(two.verdict.path, Path::kWhole);
-  EXPECT_EQ(first_fired(two), "max_seqlen_q > 1");
+  EXPECT_EQ(two.verdict.fired(), "max_seqlen_q > 1");
   EXPECT_EQ(two.verdict.clauses[0].values, "max_seqlen_q = 2");
 }
 
 TEST(Policy, StockGoesWholeAboveItsThresholdOfSequences) {
-  EXPECT_EQ(first_fired(plan_of(Policy::kStock, 16, 1)), "");
-  EXPECT_EQ(first_fired(plan_of(Policy::kStock, 17, 1)), "num_seqs > seq_threshold_3D");
-  EXPECT_EQ(first_fired(plan_of(Policy::kStock, 64, 1)), "num_seqs > seq_threshold_3D");
+  EXPECT_EQ(plan_of(Policy::kStock, 16, 1).verdict.fired(), "");
+  EXPECT_EQ(plan_of(Policy::kStock, 17, 1).verdict.fired(), "num_seqs > seq_threshold_3D");
+  EXPECT_EQ(plan_of(Policy::kStock, 64, 1).verdict.fired(), "num_seqs > seq_threshold_3D");
 }
 
 TEST(Policy, Pr45450AdmitsVerifyRowsAndRefusesMore) {
   const Plan admitted = plan_of(Policy::kPr45450, 1, 2, 2);
-  EXPECT_EQ(first_fired(admitted), "");
+  EXPECT_EQ(admitted.verdict.fired(), "");
   EXPECT_EQ(admitted.workgroups(), 128);
   const Plan refused = plan_of(Policy::kPr45450, 1, 3, 2);
-  EXPECT_EQ(first_fired(refused), "max_seqlen_q > decode_query_len");
+  EXPECT_EQ(refused.verdict.fired(), "max_seqlen_q > decode_query_len");
   EXPECT_EQ(refused.workgroups(), 8);
 }
 
 TEST(Policy, Pr47520ReadsTheDevicesMultiprocessors) {
-  EXPECT_EQ(first_fired(plan_of(Policy::kPr47520, 16, 1, 1, 32'768, kDirect, 132)), "");
-  EXPECT_EQ(first_fired(plan_of(Policy::kPr47520, 17, 1, 1, 32'768, kDirect, 132)),
+  EXPECT_EQ(plan_of(Policy::kPr47520, 16, 1, 1, 32'768, kDirect, 132).verdict.fired(), "");
+  EXPECT_EQ(plan_of(Policy::kPr47520, 17, 1, 1, 32'768, kDirect, 132).verdict.fired(),
             "num_seqs > seq_threshold_3D");
-  EXPECT_EQ(first_fired(plan_of(Policy::kPr47520, 17, 1, 1, 32'768, kDirect, 264)), "");
+  EXPECT_EQ(plan_of(Policy::kPr47520, 17, 1, 1, 32'768, kDirect, 264).verdict.fired(), "");
 }
 
 TEST(Policy, ForcedPathsAreForced) {
   EXPECT_EQ(plan_of(Policy::kWhole, 1, 1).workgroups(), 8);
   EXPECT_EQ(plan_of(Policy::kBatchInvariant, 1, 1).workgroups(), 8);
-  EXPECT_EQ(first_fired(plan_of(Policy::kBatchInvariant, 1, 1)), "is_batch_invariant");
+  EXPECT_EQ(plan_of(Policy::kBatchInvariant, 1, 1).verdict.fired(), "is_batch_invariant");
   EXPECT_EQ(plan_of(Policy::kSegmented, 1, 5).workgroups(), 128);
   EXPECT_EQ(plan_of(Policy::kSegmented, 64, 5).workgroups(), 64 * 128);
 }

@@ -65,4 +65,25 @@ DeviceFacts cpu_device(int threads) {
   return facts;
 }
 
+kv::View dense_view(const Shape& shape) {
+  const std::int64_t row = std::int64_t{shape.head_dim} * kv_type_bytes(shape.kv);
+  kv::View view;
+  view.type = shape.kv;
+  view.layout = shape.layout;
+  view.kv_heads = shape.kv_heads;
+  view.head_dim = shape.head_dim;
+  view.page_size = shape.page_size;
+  if (shape.layout == kv::Layout::kTokenMajor) {
+    view.token_stride = shape.kv_heads * row;
+    view.head_stride = row;
+    view.page_stride = shape.page_size * view.token_stride;
+  } else {
+    const int tile = shape.layout == kv::Layout::kTiled16 ? kv::kTokenTile : 1;
+    view.token_stride = row;
+    view.head_stride = (shape.page_size + tile - 1) / tile * tile * row;
+    view.page_stride = shape.kv_heads * view.head_stride;
+  }
+  return view;
+}
+
 }  // namespace segue::attention

@@ -40,6 +40,9 @@ struct Shape {
 /// 256, 512}, group outside 1..16, page size no multiple of 8, negative window.
 Status validate(const Shape& shape);
 
+/// Pages with nothing between their elements, in the shape's layout; without a pool.
+kv::View dense_view(const Shape& shape);
+
 /// The rows of one sequence in a step. Row i sits at position depth + i.
 struct SequenceRows {
   std::int64_t depth = 0;  // keys in the cache before the step

@@ -95,29 +95,6 @@ void store(std::byte* p, float value, KvType type) {
   std::memcpy(p, &bits, sizeof(bits));
 }
 
-kv::View make_view(const Shape& shape, int pages) {
-  const std::int64_t bytes = kv_type_bytes(shape.kv);
-  const std::int64_t row = shape.head_dim * bytes;
-  kv::View view;
-  view.type = shape.kv;
-  view.layout = shape.layout;
-  view.kv_heads = shape.kv_heads;
-  view.head_dim = shape.head_dim;
-  view.page_size = shape.page_size;
-  view.pages = pages;
-  if (shape.layout == kv::Layout::kTokenMajor) {
-    view.token_stride = shape.kv_heads * row;
-    view.head_stride = row;
-    view.page_stride = shape.page_size * view.token_stride;
-  } else {
-    const int tile = shape.layout == kv::Layout::kTiled16 ? kv::kTokenTile : 1;
-    view.token_stride = row;
-    view.head_stride = (shape.page_size + tile - 1) / tile * tile * row;
-    view.page_stride = shape.kv_heads * view.head_stride;
-  }
-  return view;
-}
-
 std::uint64_t digest(const Guarded& buffer) {
   core::Hash64 hash;
   hash.update(buffer.data(), buffer.size());
@@ -165,7 +142,8 @@ struct Synthetic::State {
       }
       tables.push_back({table.data(), static_cast<std::int32_t>(table.size())});
     }
-    view = make_view(options.shape, total);
+    view = dense_view(options.shape);
+    view.pages = total;
   }
 
   void write_key(std::size_t sequence, std::int64_t position, std::vector<float>& row) {

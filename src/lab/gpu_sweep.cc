@@ -238,10 +238,6 @@ class Group {
       if (other.rows == 1 && other.policy == cell.policy)
         ratio = paired_ratio(cell.us, other.us).median;
     }
-    std::string_view clause;
-    for (const attention::Clause& one : plan.verdict.clauses) {
-      if (one.fired && clause.empty()) clause = one.name;
-    }
     core::Json json = core::Json::object();
     json.set("shape", name_)
         .set("depth", depth_)
@@ -271,7 +267,7 @@ class Group {
         .set("checked_rows", cell.rows <= kCheckedRows ? cell.rows : 3 * kCheckedRun)
         .set("worst_error_over_bound", cell.worst_error_over_bound)
         .set("relative_error", cell.relative_error)
-        .set("clause", clause);
+        .set("clause", plan.verdict.fired());
     return json;
   }
 

@@ -353,11 +353,7 @@ class Group {
     json.set("partial_bytes", plan.workspace_bytes());
     json.set("checked_rows", cell.checked_rows);
     json.set("worst_error_over_bound", cell.worst_error_over_bound);
-    std::string_view clause;
-    for (const attention::Clause& one : plan.verdict.clauses) {
-      if (one.fired && clause.empty()) clause = one.name;
-    }
-    json.set("clause", clause);
+    json.set("clause", plan.verdict.fired());
     return json;
   }
 

@@ -17,6 +17,7 @@
 #include "core/thread_pool.h"
 #include "core/tolerance.h"
 #include "format/safetensors/safetensors.h"
+#include "model/golden_model.h"
 
 namespace segue::model {
 namespace {
@@ -24,24 +25,11 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-std::string folder(const std::string& variant) {
-  return std::string(SEGUE_GOLDEN_DIR) + "/gemma4/" + variant;
-}
-
-template <class T>
-std::vector<T> values(const safetensors::Checkpoint& file, const std::string& name) {
-  const safetensors::Tensor* tensor = file.find(name);
-  EXPECT_NE(tensor, nullptr) << name;
-  if (tensor == nullptr) return {};
-  std::vector<T> out(tensor->bytes.size() / sizeof(T));
-  std::memcpy(out.data(), tensor->bytes.data(), tensor->bytes.size());
-  return out;
-}
-
 std::unique_ptr<LanguageModel> load_target(const std::string& variant, core::ThreadPool& pool) {
-  const Result<Config> config = read_config(folder(variant));
+  const Result<Config> config = read_config(golden_folder(variant));
   EXPECT_TRUE(config.ok()) << config.error().message;
-  const Result<safetensors::Checkpoint> file = safetensors::Checkpoint::open(folder(variant));
+  const Result<safetensors::Checkpoint> file =
+      safetensors::Checkpoint::open(golden_folder(variant));
   EXPECT_TRUE(file.ok()) << file.error().message;
   LoadOptions options;
   options.dequantise = true;
@@ -85,18 +73,18 @@ class AssistantGolden : public testing::TestWithParam<std::string> {};
 TEST_P(AssistantGolden, DraftsLogitsAndFeedbackAreThoseOfTheReference) {
   core::ThreadPool pool(2);
   const std::unique_ptr<LanguageModel> model = load_target(GetParam(), pool);
-  const Result<std::unique_ptr<Assistant>> loaded =
-      Assistant::load(folder(GetParam()) + "/assistant", *model, pool, {core::best_isa(), true});
+  const Result<std::unique_ptr<Assistant>> loaded = Assistant::load(
+      golden_folder(GetParam()) + "/assistant", *model, pool, {core::best_isa(), true});
   ASSERT_TRUE(loaded.ok()) << loaded.error().message;
   Assistant& assistant = **loaded;
   const Result<safetensors::Checkpoint> golden =
-      safetensors::Checkpoint::open(folder(GetParam()) + "/golden.safetensors");
+      safetensors::Checkpoint::open(golden_folder(GetParam()) + "/golden.safetensors");
   ASSERT_TRUE(golden.ok());
-  const auto tokens = values<std::int32_t>(*golden, "tokens");
-  const auto at = values<std::int32_t>(*golden, "draft_at");
-  const auto drafts = values<std::int32_t>(*golden, "drafts");
-  const auto logits = values<float>(*golden, "draft_logits");
-  const auto hidden = values<float>(*golden, "draft_hidden");
+  const auto tokens = golden_values<std::int32_t>(*golden, "tokens");
+  const auto at = golden_values<std::int32_t>(*golden, "draft_at");
+  const auto drafts = golden_values<std::int32_t>(*golden, "drafts");
+  const auto logits = golden_values<float>(*golden, "draft_logits");
+  const auto hidden = golden_values<float>(*golden, "draft_hidden");
   const auto vocab = static_cast<std::size_t>(model->config().vocab);
   const auto width = static_cast<std::size_t>(model->config().hidden);
   const std::size_t k = drafts.size() / at.size();
@@ -144,8 +132,8 @@ TEST_P(AssistantGolden, DraftsLogitsAndFeedbackAreThoseOfTheReference) {
 TEST_P(AssistantGolden, ADraftDependsOnItsOwnSequenceOnly) {
   core::ThreadPool pool(2);
   const std::unique_ptr<LanguageModel> model = load_target(GetParam(), pool);
-  const Result<std::unique_ptr<Assistant>> loaded =
-      Assistant::load(folder(GetParam()) + "/assistant", *model, pool, {core::best_isa(), false});
+  const Result<std::unique_ptr<Assistant>> loaded = Assistant::load(
+      golden_folder(GetParam()) + "/assistant", *model, pool, {core::best_isa(), false});
   ASSERT_TRUE(loaded.ok());
   Assistant& assistant = **loaded;
   std::vector<std::int32_t> tokens;
@@ -182,7 +170,7 @@ INSTANTIATE_TEST_SUITE_P(Variants, AssistantGolden, testing::Values("dense", "e2
 /// Fills `path` with a copy of an assistant's folder, `from` replaced by `to` in its config.
 void copy_changed(const std::string& path, const std::string& variant, const std::string& from,
                   const std::string& to) {
-  const std::string source = folder(variant) + "/assistant/";
+  const std::string source = golden_folder(variant) + "/assistant/";
   std::filesystem::copy_file(source + "model.safetensors", path + "/model.safetensors",
                              std::filesystem::copy_options::overwrite_existing);
   std::string text = core::read_file(source + "config.json").value();
@@ -208,7 +196,7 @@ TEST(AssistantFile, RefusesOtherTargetsWithTheTwoNumbers) {
     return error_of(copy.path(), *e2b);
   };
   // E2B has one kv head where the dense model has two.
-  EXPECT_THAT(error_of(folder("e2b") + "/assistant", *dense),
+  EXPECT_THAT(error_of(golden_folder("e2b") + "/assistant", *dense),
               AllOf(HasSubstr("kv heads 1"), HasSubstr("has 2")));
   struct Case {
     const char *from, *to, *found, *needed;

@@ -113,22 +113,18 @@ class BpeModel final : public TokenModel {
     Merger& merger = scratch.merger;
     merger.clear();
     for (std::size_t i = 0; i < word.size(); ++i) {
-      merger.add(static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i + 1),
-                 byte_tokens_[static_cast<unsigned char>(word[i])]);
+      merger.add(i, i + 1, byte_tokens_[static_cast<unsigned char>(word[i])]);
     }
     merger.run([&](const Symbol& left, const Symbol& right) {
       return merges_.find(left.token, right.token);
     });
-    const std::vector<Symbol>& symbols = merger.symbols();
-    for (std::int32_t i = symbols.empty() ? -1 : 0; i >= 0;
-         i = symbols[static_cast<std::size_t>(i)].next) {
-      const std::int32_t token = symbols[static_cast<std::size_t>(i)].token;
-      if (token >= 0) {
-        out.push_back(token);
+    merger.for_each([&](const Symbol& symbol) {
+      if (symbol.token >= 0) {
+        out.push_back(symbol.token);
       } else {
         ++scratch.lost_bytes;  // dropped, as llama.cpp and Hugging Face do
       }
-    }
+    });
   }
 
   const Vocabulary& vocabulary_;

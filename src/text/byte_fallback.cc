@@ -34,7 +34,13 @@ void append_marked(std::string_view text, std::string& out) {
   }
 }
 
-void append_unmarked(std::string_view text, std::string& out) {
+void append_decoded(const Vocabulary& vocabulary, std::int32_t id, std::string& out) {
+  const auto index = static_cast<std::size_t>(id);
+  std::string_view text = vocabulary.tokens[index];
+  if (static_cast<TokenType>(vocabulary.types[index]) == TokenType::kByte) {
+    out += static_cast<char>(byte_of_token(text));
+    return;
+  }
   for (std::size_t mark = text.find(kSpaceMark); mark != std::string_view::npos;
        mark = text.find(kSpaceMark)) {
     out += text.substr(0, mark);

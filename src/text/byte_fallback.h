@@ -19,8 +19,8 @@ int byte_of_token(std::string_view text);
 
 /// Appends `text` with a mark for every space.
 void append_marked(std::string_view text, std::string& out);
-/// Appends what the token text `text` stands for: marks become spaces.
-void append_unmarked(std::string_view text, std::string& out);
+/// Appends what the token `id` stands for: its byte, or its text with spaces for the marks.
+void append_decoded(const Vocabulary& vocabulary, std::int32_t id, std::string& out);
 
 /// The ids of the tokens of type kByte, by byte; -1: none.
 class ByteTokens {

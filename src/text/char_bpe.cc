@@ -11,7 +11,6 @@
 #include "text/byte_fallback.h"
 #include "text/merges.h"
 #include "text/model.h"
-#include "text/utf8.h"
 
 namespace segue::text {
 namespace {
@@ -46,13 +45,7 @@ class CharBpeModel final : public TokenModel {
   }
 
   void decode(std::int32_t id, std::string& out) const override {
-    const std::string_view text = vocabulary_.tokens[static_cast<std::size_t>(id)];
-    const auto type = static_cast<TokenType>(vocabulary_.types[static_cast<std::size_t>(id)]);
-    if (type == TokenType::kByte) {
-      out += static_cast<char>(byte_of_token(text));
-    } else {
-      append_unmarked(text, out);
-    }
+    append_decoded(vocabulary_, id, out);
   }
 
   int missing_bytes() const override { return bytes_.missing(); }
@@ -66,27 +59,19 @@ class CharBpeModel final : public TokenModel {
   }
 
   void encode_run(std::string_view text, Merger& merger, std::vector<std::int32_t>& out) const {
-    merger.clear();
-    for (std::size_t begin = 0; begin < text.size();) {
-      const std::size_t bytes = std::max<std::size_t>(1, utf8_character(text, begin));
-      merger.add(static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(begin + bytes),
-                 text_token(vocabulary_, map_, text.substr(begin, bytes)));
-      begin += bytes;
-    }
+    merger.start(
+        text, [&](std::string_view character) { return text_token(vocabulary_, map_, character); });
     merger.run([&](const Symbol& left, const Symbol& right) {
       return merges_.find(left.token, right.token);
     });
-    const std::vector<Symbol>& symbols = merger.symbols();
-    for (std::int32_t i = symbols.empty() ? -1 : 0; i >= 0;
-         i = symbols[static_cast<std::size_t>(i)].next) {
-      const Symbol& symbol = symbols[static_cast<std::size_t>(i)];
+    merger.for_each([&](const Symbol& symbol) {
       if (symbol.token >= 0) {
         out.push_back(symbol.token);
-        continue;
+        return;
       }
       for (char byte : text.substr(symbol.begin, symbol.end - symbol.begin))
         out.push_back(bytes_[byte]);
-    }
+    });
   }
 
   const Vocabulary& vocabulary_;

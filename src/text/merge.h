@@ -6,8 +6,12 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <vector>
+
+#include "text/utf8.h"
 
 namespace segue::text {
 
@@ -29,18 +33,27 @@ struct Merge {
 /// Scratch of one call chain, reused so that short fragments allocate nothing.
 class Merger {
  public:
-  std::vector<Symbol>& symbols() { return symbols_; }
-
   /// Starts a fragment of symbols that will be `add`ed in order.
   void clear() { symbols_.clear(); }
-  void add(std::uint32_t begin, std::uint32_t end, std::int32_t token) {
+  void add(std::size_t begin, std::size_t end, std::int32_t token) {
     const auto index = static_cast<std::int32_t>(symbols_.size());
     if (index > 0) symbols_.back().next = index;
-    symbols_.push_back({begin, end, token, index - 1, -1});
+    symbols_.push_back(
+        {static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(end), token, index - 1, -1});
+  }
+  /// Starts a fragment: the characters of `text`, of tokens `token_of(character)`. A byte that is
+  /// not UTF-8 is a character.
+  template <class TokenOf>
+  void start(std::string_view text, const TokenOf& token_of) {
+    clear();
+    for (std::size_t begin = 0; begin < text.size();) {
+      const std::size_t bytes = std::max<std::size_t>(1, utf8_character(text, begin));
+      add(begin, begin + bytes, token_of(text.substr(begin, bytes)));
+      begin += bytes;
+    }
   }
 
-  /// Merges all that `rule(left, right) -> Merge` admits. Afterwards the list from symbol 0 along
-  /// `next` is the result.
+  /// Merges all that `rule(left, right) -> Merge` admits.
   template <class Rule>
   void run(const Rule& rule) {
     candidates_.clear();
@@ -68,6 +81,16 @@ class Merger {
             static_cast<std::int32_t>(best.left());
       push(rule, left.previous);
       push(rule, static_cast<std::int32_t>(best.left()));
+    }
+  }
+
+  /// The symbols that are left, in order.
+  template <class Take>
+  void for_each(const Take& take) const {
+    for (std::int32_t i = symbols_.empty() ? -1 : 0; i >= 0;) {
+      const Symbol& symbol = symbols_[static_cast<std::size_t>(i)];
+      take(symbol);
+      i = symbol.next;
     }
   }
 

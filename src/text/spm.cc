@@ -12,7 +12,6 @@
 #include "text/byte_fallback.h"
 #include "text/merges.h"
 #include "text/model.h"
-#include "text/utf8.h"
 
 namespace segue::text {
 namespace {
@@ -61,35 +60,21 @@ class SpmModel final : public TokenModel {
     if (vocabulary_.add_space_prefix && after_special) text += kSpaceMark;
     append_marked(fragment, text);
     Merger& merger = scratch.merger;
-    merger.clear();
-    for (std::size_t begin = 0; begin < text.size();) {
-      const std::size_t bytes = std::max<std::size_t>(1, utf8_character(text, begin));
-      merger.add(static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(begin + bytes), -1);
-      begin += bytes;
-    }
     const std::string_view view = text;
+    merger.start(view, [](std::string_view) { return -1; });
     merger.run([&](const Symbol& left, const Symbol& right) -> Merge {
       const std::int32_t token =
           text_token(vocabulary_, map_, view.substr(left.begin, right.end - left.begin));
       if (token < 0) return {};
       return {token, priority_of(vocabulary_.scores[static_cast<std::size_t>(token)])};
     });
-    const std::vector<Symbol>& symbols = merger.symbols();
-    for (std::int32_t i = symbols.empty() ? -1 : 0; i >= 0;
-         i = symbols[static_cast<std::size_t>(i)].next) {
-      const Symbol& symbol = symbols[static_cast<std::size_t>(i)];
+    merger.for_each([&](const Symbol& symbol) {
       emit(view.substr(symbol.begin, symbol.end - symbol.begin), symbol.token, scratch, out);
-    }
+    });
   }
 
   void decode(std::int32_t id, std::string& out) const override {
-    const std::string_view text = vocabulary_.tokens[static_cast<std::size_t>(id)];
-    const auto type = static_cast<TokenType>(vocabulary_.types[static_cast<std::size_t>(id)]);
-    if (type == TokenType::kByte) {
-      out += static_cast<char>(byte_of_token(text));
-    } else {
-      append_unmarked(text, out);
-    }
+    append_decoded(vocabulary_, id, out);
   }
 
   int missing_bytes() const override { return bytes_.missing(); }

@@ -24,9 +24,15 @@ constexpr std::uint64_t kLeastTensorBytes = 8 + 4 + 4 + 8;
 // bits.
 constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 60;
 
-/// Bytes of one element; for strings and arrays the least an element takes. 0: no such type.
-std::uint64_t least_element_bytes(std::uint32_t type) {
-  switch (static_cast<ValueType>(type)) {
+std::string shape_text(const core::TensorView& tensor) {
+  return fmt::format("[{}]",
+                     fmt::join(tensor.shape.begin(), tensor.shape.begin() + tensor.dims, ", "));
+}
+
+}  // namespace
+
+std::int64_t least_element_bytes(ValueType type) {
+  switch (type) {
     case ValueType::kU8:
     case ValueType::kI8:
     case ValueType::kBool: return 1;
@@ -43,13 +49,6 @@ std::uint64_t least_element_bytes(std::uint32_t type) {
   }
   return 0;
 }
-
-std::string shape_text(const core::TensorView& tensor) {
-  return fmt::format("[{}]",
-                     fmt::join(tensor.shape.begin(), tensor.shape.begin() + tensor.dims, ", "));
-}
-
-}  // namespace
 
 std::string quote(std::string_view text) {
   constexpr std::size_t kMost = 80;
@@ -140,7 +139,7 @@ Status Parser::metadata_entry(std::uint64_t entry_number) {
   const std::string what = fmt::format("the value of key {}", quote(entry.key));
   std::uint32_t type = 0;
   if (Status read = number(type, what); !read) return read;
-  const std::uint64_t bytes = least_element_bytes(type);
+  const auto bytes = static_cast<std::uint64_t>(least_element_bytes(static_cast<ValueType>(type)));
   if (bytes == 0)
     return invalid(
         fmt::format("key {} has value type {} (0 to 12 are known)", quote(entry.key), type));
@@ -174,7 +173,7 @@ Status Parser::array(std::string_view key, int depth, Value& value) {
   std::uint64_t count = 0;
   if (Status read = number(type, what); !read) return read;
   if (Status read = number(count, what); !read) return read;
-  const std::uint64_t least = least_element_bytes(type);
+  const auto least = static_cast<std::uint64_t>(least_element_bytes(static_cast<ValueType>(type)));
   if (least == 0) {
     return invalid(fmt::format("the array of key {} has element type {} (0 to 12 are known)",
                                quote(key), type));

@@ -14,6 +14,9 @@ namespace segue::gguf {
 /// 'text' for a message: quoted, unprintable bytes escaped, cut after 80 bytes.
 std::string quote(std::string_view text);
 
+/// Bytes of one element; for strings and arrays the least an element takes. 0: no such type.
+std::int64_t least_element_bytes(ValueType type);
+
 /// Reads file.bytes_ from front to back. Bounds are compared as "needed <= remaining", so no sum
 /// can overflow, and nothing is allocated for a count that the remaining bytes could not hold.
 class Parser {

@@ -8,7 +8,7 @@
 #include <limits>
 #include <optional>
 
-#include "format/gguf/gguf.h"
+#include "format/gguf/parser.h"
 
 namespace segue::gguf {
 namespace {
@@ -21,20 +21,6 @@ T load(const std::byte* from) {
   T value;
   std::memcpy(&value, from, sizeof(value));
   return value;
-}
-
-int scalar_bytes(ValueType type) {
-  switch (type) {
-    case ValueType::kU8:
-    case ValueType::kI8:
-    case ValueType::kBool: return 1;
-    case ValueType::kU16:
-    case ValueType::kI16: return 2;
-    case ValueType::kU32:
-    case ValueType::kI32:
-    case ValueType::kF32: return 4;
-    default: return 8;
-  }
 }
 
 std::optional<std::int64_t> load_int(ValueType type, const std::byte* from) {
@@ -69,7 +55,7 @@ template <class T, class LoadOne>
 std::optional<std::vector<T>> load_array(const Value& value, const std::byte* from,
                                          std::int64_t limit, LoadOne load_one) {
   const std::int64_t count = std::min(value.count(), limit);
-  const int stride = scalar_bytes(value.element_type());
+  const std::int64_t stride = least_element_bytes(value.element_type());
   std::vector<T> out;
   out.reserve(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i) {

@@ -32,10 +32,14 @@ inline void load_nibbles(const std::uint8_t* quants, W (&w)[8]) {
   }
 }
 
-inline void load_five_bits(const std::uint8_t* quants, W (&w)[8]) {
+/// Levels of 4 or 5 bits.
+template <int Bits>
+inline void load_levels(const std::uint8_t* quants, W (&w)[8]) {
   load_nibbles(quants, w);
+  if constexpr (Bits == 5) {
 #pragma GCC unroll 8
-  for (int g = 0; g < 8; ++g) w[g] = w_fifth(w[g], quants + 256 + 8 * g);
+    for (int g = 0; g < 8; ++g) w[g] = w_fifth(w[g], quants + 256 + 8 * g);
+  }
 }
 
 template <int Bits>
@@ -43,6 +47,19 @@ inline void center(W (&w)[8]) {
 #pragma GCC unroll 8
   for (int g = 0; g < 8; ++g) w[g] = w_center<Bits>(w[g]);
 }
+
+struct F32 {
+  static constexpr int kBytes = 4;
+  static F load(const std::uint8_t* p) { return f_load(p); }
+};
+struct F16 {
+  static constexpr int kBytes = 2;
+  static F load(const std::uint8_t* p) { return f_from_f16(p); }
+};
+struct BF16 {
+  static constexpr int kBytes = 2;
+  static F load(const std::uint8_t* p) { return f_from_bf16(p); }
+};
 
 struct Q8_0 {
   static constexpr TileLayout kLayout = kLayoutQ8_0;
@@ -55,103 +72,58 @@ struct Q8_0 {
   }
 };
 
-struct Q4_0 {
-  static constexpr TileLayout kLayout = kLayoutQ4_0;
+/// Levels around the middle; one factor.
+template <int Bits, const TileLayout& Layout, class Scale>
+struct Centered {
+  static constexpr TileLayout kLayout = Layout;
   static constexpr Sum kSum = Sum::kScale;
-  static constexpr int kBits = 4;
+  static constexpr int kBits = Bits;
   static void load(const std::uint8_t* quants, const std::uint8_t* scales, int, Block& b) {
-    load_nibbles(quants, b.w);
-    center<4>(b.w);
-    b.s = f_from_f16(scales);
+    load_levels<Bits>(quants, b.w);
+    center<Bits>(b.w);
+    b.s = Scale::load(scales);
   }
 };
+using Q4_0 = Centered<4, kLayoutQ4_0, F16>;
+using Q5_0 = Centered<5, kLayoutQ5_0, F16>;
+// The levels of Q4_0 with scales that f16 cannot hold.
+using W4_BF16 = Centered<4, kLayoutW4_BF16, BF16>;
+using W4_F32 = Centered<4, kLayoutW4_F32, F32>;
 
-/// The levels of Q4_0 with scales that f16 cannot hold.
-struct W4_BF16 {
-  static constexpr TileLayout kLayout = kLayoutW4_BF16;
-  static constexpr Sum kSum = Sum::kScale;
-  static constexpr int kBits = 4;
-  static void load(const std::uint8_t* quants, const std::uint8_t* scales, int, Block& b) {
-    load_nibbles(quants, b.w);
-    center<4>(b.w);
-    b.s = f_from_bf16(scales);
-  }
-};
-
-struct W4_F32 {
-  static constexpr TileLayout kLayout = kLayoutW4_F32;
-  static constexpr Sum kSum = Sum::kScale;
-  static constexpr int kBits = 4;
-  static void load(const std::uint8_t* quants, const std::uint8_t* scales, int, Block& b) {
-    load_nibbles(quants, b.w);
-    center<4>(b.w);
-    b.s = f_load(scales);
-  }
-};
-
-struct Q5_0 {
-  static constexpr TileLayout kLayout = kLayoutQ5_0;
-  static constexpr Sum kSum = Sum::kScale;
-  static constexpr int kBits = 5;
-  static void load(const std::uint8_t* quants, const std::uint8_t* scales, int, Block& b) {
-    load_five_bits(quants, b.w);
-    center<5>(b.w);
-    b.s = f_from_f16(scales);
-  }
-};
-
-struct Q4_1 {
-  static constexpr TileLayout kLayout = kLayoutQ4_1;
+/// Levels from a minimum up.
+template <int Bits, const TileLayout& Layout>
+struct FromMinimum {
+  static constexpr TileLayout kLayout = Layout;
   static constexpr Sum kSum = Sum::kScaleMin;
-  static constexpr int kBits = 4;
+  static constexpr int kBits = Bits;
   static void load(const std::uint8_t* quants, const std::uint8_t* scales, int, Block& b) {
-    load_nibbles(quants, b.w);
+    load_levels<Bits>(quants, b.w);
     b.s = f_from_f16(scales);
     b.t = f_from_f16(scales + 32);
   }
 };
+using Q4_1 = FromMinimum<4, kLayoutQ4_1>;
+using Q5_1 = FromMinimum<5, kLayoutQ5_1>;
 
-struct Q5_1 {
-  static constexpr TileLayout kLayout = kLayoutQ5_1;
+/// Eight sub-blocks, whose scales and minima have 6 bits and share a factor each.
+template <int Bits, const TileLayout& Layout>
+struct FromMinimumOfEight {
+  static constexpr TileLayout kLayout = Layout;
   static constexpr Sum kSum = Sum::kScaleMin;
-  static constexpr int kBits = 5;
-  static void load(const std::uint8_t* quants, const std::uint8_t* scales, int, Block& b) {
-    load_five_bits(quants, b.w);
-    b.s = f_from_f16(scales);
-    b.t = f_from_f16(scales + 32);
-  }
-};
-
-/// The 6-bit scale and minimum of sub-block `index` of Q4_K and Q5_K.
-inline void load_k_scales(const std::uint8_t* scales, int index, Block& b) {
-  const I low = i_from_u8(scales + 64 + 16 * index);
-  I high = i_from_u8(scales + 192 + 16 * (index / 2));
-  if (index % 2 == 1) high = i_shr<4>(high);
-  const I scale = i_or(i_and(low, i_set(15)), i_shl<4>(i_and(high, i_set(3))));
-  const I minimum = i_or(i_shr<4>(low), i_shl<2>(i_and(high, i_set(12))));
-  b.s = f_mul(f_from_f16(scales), f_from_i(scale));
-  b.t = f_sub(f_zero(), f_mul(f_from_f16(scales + 32), f_from_i(minimum)));
-}
-
-struct Q4_K {
-  static constexpr TileLayout kLayout = kLayoutQ4_K;
-  static constexpr Sum kSum = Sum::kScaleMin;
-  static constexpr int kBits = 4;
+  static constexpr int kBits = Bits;
   static void load(const std::uint8_t* quants, const std::uint8_t* scales, int index, Block& b) {
-    load_nibbles(quants, b.w);
-    load_k_scales(scales, index, b);
+    load_levels<Bits>(quants, b.w);
+    const I low = i_from_u8(scales + 64 + 16 * index);
+    I high = i_from_u8(scales + 192 + 16 * (index / 2));
+    if (index % 2 == 1) high = i_shr<4>(high);
+    const I scale = i_or(i_and(low, i_set(15)), i_shl<4>(i_and(high, i_set(3))));
+    const I minimum = i_or(i_shr<4>(low), i_shl<2>(i_and(high, i_set(12))));
+    b.s = f_mul(f_from_f16(scales), f_from_i(scale));
+    b.t = f_sub(f_zero(), f_mul(f_from_f16(scales + 32), f_from_i(minimum)));
   }
 };
-
-struct Q5_K {
-  static constexpr TileLayout kLayout = kLayoutQ5_K;
-  static constexpr Sum kSum = Sum::kScaleMin;
-  static constexpr int kBits = 5;
-  static void load(const std::uint8_t* quants, const std::uint8_t* scales, int index, Block& b) {
-    load_five_bits(quants, b.w);
-    load_k_scales(scales, index, b);
-  }
-};
+using Q4_K = FromMinimumOfEight<4, kLayoutQ4_K>;
+using Q5_K = FromMinimumOfEight<5, kLayoutQ5_K>;
 
 struct Q6_K {
   static constexpr TileLayout kLayout = kLayoutQ6_K;
@@ -172,19 +144,6 @@ struct Q6_K {
     b.s = f_mul(d, f_from_i(i_from_i8(scales + 32 + 32 * index)));
     b.t = f_mul(d, f_from_i(i_from_i8(scales + 48 + 32 * index)));
   }
-};
-
-struct F32 {
-  static constexpr int kBytes = 4;
-  static F load(const std::uint8_t* p) { return f_load(p); }
-};
-struct F16 {
-  static constexpr int kBytes = 2;
-  static F load(const std::uint8_t* p) { return f_from_f16(p); }
-};
-struct BF16 {
-  static constexpr int kBytes = 2;
-  static F load(const std::uint8_t* p) { return f_from_bf16(p); }
 };
 
 }  // namespace
