@@ -31,12 +31,10 @@ ALLOWED = {
     "speculate": [PUBLIC, "core", "model/lm.h", "model/assistant.h", "kv"],
     "engine": [*BELOW_MODEL, "model", "speculate"],
     "lab": [*BELOW_MODEL, "attention/cpu", "attention/cuda", "model", "speculate", "engine"],
-    "server": [PUBLIC, "core"],
     # `inspect` and `tokenize` show what the file reader and the tokenizer see; the measuring commands
     # open the runtime that the lab measures.
-    "cli": [PUBLIC, "core", "server", "lab", "format/gguf/describe.h",
-            "format/safetensors/describe.h", "text/tokenizer.h",
-            "engine/runtime.h"],
+    "cli": [PUBLIC, "core", "lab", "format/gguf/describe.h", "format/safetensors/describe.h",
+            "text/tokenizer.h", "engine/runtime.h"],
 }
 # Tests and benchmarks drive their subject with real pools and files, so they may reach further.
 TESTS_ALSO = {
@@ -47,11 +45,8 @@ TESTS_ALSO = {
 }
 HEAVY = {
     "nlohmann/": ["src/core/json.cc"],
-    "spdlog/": ["src/core/log.cc"],
     "CLI/": ["src/cli/"],
-    "httplib": ["src/server/"],
-    "prometheus/": ["src/server/"],
-    "cuda": ["src/device/", "src/ops/cuda/", "src/attention/cuda/"],
+    "cuda": ["src/device/", "src/attention/cuda/"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
 

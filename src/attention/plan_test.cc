@@ -11,8 +11,8 @@
 #include <random>
 #include <set>
 
+#include "attention/checked_plan.h"
 #include "attention/kernel.h"
-#include "attention/plan_check.h"
 #include "attention/unit.h"
 
 namespace segue::attention {
@@ -22,13 +22,6 @@ constexpr std::array kAllPolicies{Policy::kSegue,    Policy::kStock,          Po
                                   Policy::kPr47520,  Policy::kBatchInvariant, Policy::kWhole,
                                   Policy::kSegmented};
 
-DeviceFacts device_of(int workgroups) {
-  DeviceFacts device;
-  device.workgroups = workgroups;
-  device.multiprocessors = workgroups;
-  return device;
-}
-
 Shape shape_of(int q_heads, int kv_heads, int head_dim, int window = 0) {
   Shape shape;
   shape.q_heads = q_heads;
@@ -36,20 +29,6 @@ Shape shape_of(int q_heads, int kv_heads, int head_dim, int window = 0) {
   shape.head_dim = head_dim;
   shape.window = window;
   return shape;
-}
-
-Plan plan_of(const Shape& shape, std::vector<SequenceRows> sequences, const DeviceFacts& device,
-             Policy policy = Policy::kSegue, int force_segments = 0) {
-  PlanInput input;
-  input.shape = shape;
-  input.sequences = sequences;
-  input.policy = policy;
-  input.force_segments = force_segments;
-  Plan out;
-  const Status status = plan(input, device, out);
-  EXPECT_TRUE(status.ok()) << status.error().message;
-  EXPECT_EQ(check_plan(out, sequences, device), "") << to_text(out);
-  return out;
 }
 
 TEST(Plan, CoversEveryVisibleKeyExactlyOnceForRandomStepsUnderEveryPolicy) {
@@ -73,8 +52,10 @@ TEST(Plan, CoversEveryVisibleKeyExactlyOnceForRandomStepsUnderEveryPolicy) {
       rows.rows = pick(0, 1, 1, 2, 5, 8, 9, 16, 17, 256);
       sequences.push_back(rows);
     }
-    const int forced = pick(0, 0, 0, 1, 2, 3, 7, 16, 1000);
-    plan_of(shape, sequences, device, kAllPolicies[random() % kAllPolicies.size()], forced);
+    PlanInput input{.shape = shape, .sequences = sequences};
+    input.force_segments = pick(0, 0, 0, 1, 2, 3, 7, 16, 1000);
+    input.policy = kAllPolicies[random() % kAllPolicies.size()];
+    plan_of(input, device);
     if (HasFailure()) return;
   }
 }

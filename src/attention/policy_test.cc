@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "attention/plan.h"
+#include "attention/checked_plan.h"
 
 namespace segue::attention {
 namespace {
@@ -13,19 +13,9 @@ const Shape kDirect{.q_heads = 16, .kv_heads = 8, .head_dim = 256};
 
 Plan plan_of(Policy policy, int batch, int rows, int decode_rows = 1, std::int64_t depth = 32'768,
              const Shape& shape = kDirect, int multiprocessors = 2) {
-  DeviceFacts device;
-  device.workgroups = multiprocessors;
-  device.multiprocessors = multiprocessors;
   const std::vector<SequenceRows> sequences(static_cast<std::size_t>(batch),
                                             SequenceRows{.depth = depth, .rows = rows});
-  PlanInput input;
-  input.shape = shape;
-  input.sequences = sequences;
-  input.policy = policy;
-  input.decode_rows = decode_rows;
-  Plan out;
-  EXPECT_TRUE(plan(input, device, out).ok());
-  return out;
+  return plan_of(shape, sequences, device_of(multiprocessors), policy, decode_rows);
 }
 
 TEST(Policy, NamesAreParsedBackAndAnUnknownOneListsThem) {

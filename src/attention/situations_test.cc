@@ -3,32 +3,11 @@
 // tried on the same situations in kernel_test.cc.
 #include <gtest/gtest.h>
 
-#include "attention/plan.h"
-#include "attention/plan_check.h"
+#include "attention/checked_plan.h"
 #include "attention/unit.h"
 
 namespace segue::attention {
 namespace {
-
-DeviceFacts device_of(int workgroups) {
-  DeviceFacts device;
-  device.workgroups = workgroups;
-  return device;
-}
-
-Plan plan_of(const Shape& shape, const std::vector<SequenceRows>& sequences,
-             const DeviceFacts& device, Policy policy = Policy::kSegue, int decode_rows = 1) {
-  PlanInput input;
-  input.shape = shape;
-  input.sequences = sequences;
-  input.policy = policy;
-  input.decode_rows = decode_rows;
-  Plan out;
-  const Status status = plan(input, device, out);
-  EXPECT_TRUE(status.ok());
-  EXPECT_EQ(check_plan(out, sequences, device), "") << to_text(out);
-  return out;
-}
 
 TEST(Situation1, APageSizeThatIsNoPowerOfTwoChangesNothingInThePlan) {
   Shape shape{.q_heads = 16, .kv_heads = 8, .head_dim = 256};

@@ -10,7 +10,7 @@
 #include <queue>
 #include <random>
 
-#include "attention/plan.h"
+#include "attention/checked_plan.h"
 
 namespace segue::attention {
 namespace {
@@ -40,22 +40,6 @@ Schedule schedule(const Plan& plan, const DeviceFacts& device) {
     result.largest_unit = std::max(result.largest_unit, unit);
   }
   return result;
-}
-
-DeviceFacts device_of(int workgroups) {
-  DeviceFacts device;
-  device.workgroups = workgroups;
-  return device;
-}
-
-Plan plan_of(const Shape& shape, const std::vector<SequenceRows>& sequences,
-             const DeviceFacts& device) {
-  PlanInput input;
-  input.shape = shape;
-  input.sequences = sequences;
-  Plan out;
-  EXPECT_TRUE(plan(input, device, out).ok());
-  return out;
 }
 
 const Shape kDirect{.q_heads = 16, .kv_heads = 8, .head_dim = 256};

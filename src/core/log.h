@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Log lines on stderr. Only the cli, the server and the engine's one start line use it; libraries
-// report by value.
+// Log lines on stderr. Only the program uses it; libraries report by value.
 #pragma once
 
 #include <string_view>
 
 namespace segue::core {
 
-enum class LogLevel { kQuiet, kInfo, kDebug };
+enum class LogLevel { kQuiet, kInfo };
 
 /// Called once by the program; the default is kInfo.
 void set_log_level(LogLevel level);
 
+/// One line, whole even when threads log at once.
 void log_info(std::string_view line);
-void log_debug(std::string_view line);
 
 }  // namespace segue::core
