@@ -2,7 +2,6 @@
 // The files of a tokenizer, one after another with a NUL between them: tokenizer.json, its config,
 // the generation config, the chat template, then a text. Whatever they say, an accepted tokenizer
 // gives ids of its vocabulary.
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>

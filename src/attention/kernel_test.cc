@@ -4,7 +4,6 @@
 // (grade A). Long ones: kernel_slow_test.cc.
 #include "attention/kernel.h"
 
-#include <cctype>
 #include <cmath>
 
 #include "attention/kernel_checks.h"

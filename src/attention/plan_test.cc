@@ -9,7 +9,6 @@
 #include <array>
 #include <map>
 #include <random>
-#include <set>
 
 #include "attention/checked_plan.h"
 #include "attention/kernel.h"

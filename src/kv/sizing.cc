@@ -3,7 +3,6 @@
 #include "kv/sizing.h"
 
 #include <algorithm>
-#include <utility>
 
 #include <fmt/format.h>
 

@@ -8,9 +8,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <limits>
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include "engine/limits.h"

@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
-#include <span>
 
 #include "format/safetensors/safetensors.h"
 

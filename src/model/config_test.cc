@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // config.json of Gemma 4: the published sizes, sparse files, and what is refused.
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/pipeline_json.h"
 
-#include <algorithm>
 #include <string_view>
 #include <vector>
 

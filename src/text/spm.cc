@@ -2,7 +2,6 @@
 // The "llama" tokenizer model: characters are merged to the tokens of highest score, a character
 // without a token becomes one byte token per byte. (SentencePiece: Kudo and Richardson, 2018, arXiv
 // 1808.06226.)
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <memory>

@@ -2,8 +2,6 @@
 // tokenizer.json and the files beside it as a Vocabulary. The steps around the vocabulary are read
 // in pipeline_json.cc.
 #include <filesystem>
-#include <limits>
-#include <optional>
 #include <system_error>
 #include <unordered_map>
 

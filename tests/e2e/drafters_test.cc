@@ -4,7 +4,6 @@
 // not fit is refused with the two numbers.
 #include <memory>
 
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

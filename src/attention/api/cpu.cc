@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CPU's executor: the kernels take q and give out in f32, so other types are converted at the
 // edges, in the workspace.
-#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <mutex>
-
-#include <fmt/format.h>
 
 #include "attention/api/executor.h"
 #include "core/dtype.h"

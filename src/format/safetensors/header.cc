@@ -7,7 +7,6 @@
 #include <array>
 #include <bit>
 #include <cstring>
-#include <optional>
 
 #include <fmt/format.h>
 
