@@ -12,12 +12,9 @@ namespace {
 // Probes may lose this share of all time; the budget that it fills holds at most so many steps.
 constexpr double kProbeShare = 0.005;
 constexpr double kLargestBudgetSteps = 16;
-// Before a step without drafts is measured, a verify step is taken to last at most so many times as
-// long as one; above so many rows, where arithmetic may be the limit, in proportion to the rows.
-constexpr double kLargestCollapse = 3.0;
-constexpr double kFreeRows = 16.0;
-// Share of all time that may go into measuring a step without drafts when drafts clearly win.
-constexpr double kBaselineShare = 0.02;
+// Nor is anything tried whose time is so uncertain, in steps without drafts: first few rows, then
+// more.
+constexpr double kLargestDoubtSteps = 0.7;
 // Steps' worth of time that a probe must promise over the horizon.
 constexpr double kWorthLearning = 0.25;
 // A kernel's cost is taken to change once in so many steps.
@@ -65,22 +62,19 @@ double expected_gain(double loss, double deviation) {
 const Controller::Choice* Controller::worthwhile_probe(const std::vector<Member>& members,
                                                        const std::vector<Choice>& choices,
                                                        const Choice& best) const {
-  if (!baseline_measured_) {
-    if (best.shape.extra_rows() == 0) return nullptr;  // nothing else is worth knowing before that
-    if (choices[0].us < kBaselineShare * total_us_) return &choices[0];
-  }
   const double horizon = std::clamp(static_cast<double>(steps_), kShortestHorizon, kLongestHorizon);
   const Choice* probe = nullptr;
   double most = 0;
   for (const Choice& choice : choices) {
-    if (choice.drafts == best.drafts || (!baseline_measured_ && choice.shape.extra_rows() == 0))
-      continue;
+    if (choice.drafts == best.drafts) continue;
     const double loss_us = choice.us - choice.tokens / best.rate();
-    if (std::max(loss_us, 0.0) > budget_steps_ * choices[0].us) continue;
+    const double doubt_us = CostModel::difference_error_us(choice.step, choices[0].step);
+    if (doubt_us > kLargestDoubtSteps * choices[0].us) continue;
+    if (loss_us > 0 && loss_us > budget_steps_ * choices[0].us) continue;
     const double unknown = unknown_us(members, choice, best);
-    if (unknown < costs_.learnable_us(best.step, choice.step))
-      continue;  // `best` itself tells more
-    double gain_us = expected_gain(loss_us, unknown);
+    // Where `best` itself tells more, there is nothing to gain.
+    double gain_us =
+        unknown < costs_.learnable_us(best.step, choice.step) ? 0 : expected_gain(loss_us, unknown);
     if (choice.shape.extra_rows() > 0 && best.shape.extra_rows() == 0) {
       // Has the kernel become cheaper since it was last seen?
       const double draft_us = choice.us - choice.step.us;
@@ -101,11 +95,6 @@ const Controller::Choice* Controller::worthwhile_probe(const std::vector<Member>
 bool Controller::proven(const std::vector<Member>& members, const Choice& choice,
                         const Choice& off) const {
   if (choice.shape.extra_rows() == 0) return true;
-  // Before a step without drafts was measured: do drafts win however expensive they are?
-  if (!baseline_measured_) {
-    const double crowd = std::max(1.0, choice.shape.rows / kFreeRows);
-    return choice.tokens > kLargestCollapse * crowd * off.tokens;
-  }
   double tokens = choice.tokens;
   for (std::size_t i = 0; i < members.size(); ++i)
     tokens -= members[i].source(choice.drafts[i]).tokens_error(choice.drafts[i].draft, 0);
@@ -168,14 +157,9 @@ void Controller::decide(std::span<const DraftOffer> offers, std::span<Decision> 
   Choice chosen;
   bool probe = false;
   if (!costs_.measured()) {
-    // The first step of all: one step with many drafts tells most, about costs and about
-    // acceptance.
-    std::vector<Pick> drafts;
-    drafts.reserve(members.size());
-    const int cap = std::max(1, options_.max_draft / static_cast<int>(members.size()));
-    for (const Member& member : members) drafts.push_back(best_source(member, cap, 0));
-    chosen = evaluate(members, std::move(drafts));
-    probe = chosen.shape.extra_rows() > 0;
+    // The first step of all drafts nothing: it is what all else is compared with, and it judges the
+    // drafts that are ready.
+    chosen = evaluate(members, std::vector<Pick>(members.size()));
   } else {
     std::vector<Choice> choices = choices_for(members);
     std::vector<Pick> previous;
@@ -187,8 +171,7 @@ void Controller::decide(std::span<const DraftOffer> offers, std::span<Decision> 
     probe = better != nullptr;
     if (probe) probe_token_us_ = 1 / best.rate();
     chosen = probe ? *better : best;
-    if (!probe && baseline_measured_ && chosen.shape.extra_rows() == 0 &&
-        hopeless(members, choices)) {
+    if (!probe && chosen.shape.extra_rows() == 0 && hopeless(members, choices)) {
       rest_ = kRestSteps;
       rested_.assign(offers.begin(), offers.end());
     }
@@ -223,32 +206,17 @@ void Controller::observe_step(std::span<const StepRows> rows, double us) {
   if (!(us > 0) || !std::isfinite(us) || rows.empty()) return;
   const StepShape shape = shape_of(rows);
   const bool verify = shape.extra_rows() > 0;
-  const std::int64_t changes = costs_.changes();
   costs_.observe_step(shape, us);
   ++steps_;
-  total_us_ += us;
   steps_since_verify_ = verify ? 0 : steps_since_verify_ + 1;
   verify_measured_ |= verify;
-  // After a change of verify steps alone nothing tells what a step without drafts takes now.
-  if (!verify) baseline_measured_ = true;
-  if (verify && costs_.changes() != changes) baseline_measured_ = false;
+  baseline_measured_ |= !verify;
   const double alone_us =
       costs_.step_us({.batch = shape.batch, .rows = shape.batch, .depth = shape.depth});
   budget_steps_ = std::min(budget_steps_ + kProbeShare * us / alone_us, kLargestBudgetSteps);
   if (probing_) {
     ++probes_;
-    const auto tokens = static_cast<double>(probe_tokens_);
-    if (probe_token_us_ > 0) {
-      charge(us + probe_draft_us_ - tokens * probe_token_us_, alone_us);
-    } else {
-      first_us_ = us + probe_draft_us_;  // what its tokens were worth is known with the first step
-                                         // without drafts
-      first_tokens_ = tokens / shape.batch;
-    }
-  }
-  if (!verify && first_us_ > 0) {
-    charge(first_us_ - first_tokens_ * alone_us, alone_us);
-    first_us_ = 0;
+    charge(us + probe_draft_us_ - static_cast<double>(probe_tokens_) * probe_token_us_, alone_us);
   }
   probing_ = false;
 }

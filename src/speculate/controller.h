@@ -179,17 +179,13 @@ class Controller {
   bool verify_measured_ = false;
   bool baseline_measured_ = false;  // is there a step without drafts to compare with?
   bool probing_ = false;            // between the decision and the end of its step
-  double probe_token_us_ =
-      0;  // time per token of the choice that the probe stands in for; 0 in the first step
+  double probe_token_us_ = 0;       // time per token of the choice that the probe stands in for
   double probe_draft_us_ = 0;
   std::int64_t probe_tokens_ = 0;
-  double first_us_ = 0;      // a first step that was a probe and is not accounted for yet
-  double first_tokens_ = 0;  // per sequence
   std::int64_t steps_ = 0;
   std::int64_t steps_since_verify_ = 0;
   std::int64_t probes_ = 0;
   double probe_loss_us_ = 0;
-  double total_us_ = 0;
   int rest_ = 0;                    // steps that go without drafts before anything is weighed again
   std::vector<DraftOffer> rested_;  // of the step in which that was decided
   Choice last_chosen_;

@@ -32,14 +32,17 @@ constexpr std::array<Prior, kFirstRowCount> kPriors{{
     {0.05, 0.2},    // each sequence after the first
     {0.15, 0.3},    // one row over one depth unit
     {0.03, 0.15},   // a step with any verify rows
-    {0.02, 0.1},    // each extra row
+    {0.02, 0.3},    // each extra row
     {0.02, 0.25},   // a second row over one depth unit: the published collapse
     {0.005, 0.03},  // each extra row over one depth unit
 }};
 // Of the step from one row count to the next, from the common line: tiles that fill up, kernels
-// that change. The row counts are a random walk, so what is learnt about 4 and 9 rows bounds what 5
-// to 8 may cost.
-constexpr double kRowCountDeviation = 0.03;
+// that change. Of one sequence; in a batch, where there are more rows, divided by the root of it.
+// The row counts are a random walk, so what is learnt about 4 and 9 rows bounds what 5 to 8 may
+// cost.
+constexpr double kRowCountDeviation = 0.15;
+// Of each extra row where verify steps take another path: they hardly matter beside that.
+constexpr double kCheapRowDeviation = 0.05;
 constexpr double kFar = 4.0;  // standard deviations from what was expected: disturbed, or a change
 constexpr double kDrift = 0.003;  // of the prior deviations, per observation
 constexpr int kRowCounts = 24;  // 2 .. 16, then a bin per quarter of a doubling up to 80, then one
@@ -141,9 +144,26 @@ void DriftingFit::complete(Prediction& prediction) const {
   }
 }
 
-void DriftingFit::widen() {
+void DriftingFit::assume(int index, double mean, double deviation) {
+  const std::size_t n = mean_.size();
+  const auto i = static_cast<std::size_t>(index);
+  mean_[i] = mean;
+  for (std::size_t j = 0; j < n; ++j) covariance_[i * n + j] = covariance_[j * n + i] = 0;
+  covariance_[i * n + i] = prior_[i * n + i] = square(deviation);
+}
+
+/// What was known is in doubt: of the observed features, or of all.
+void DriftingFit::widen(const Prediction& observed, bool all) {
   ++changes_;
-  for (std::size_t i = 0; i < covariance_.size(); ++i) covariance_[i] += prior_[i];
+  const std::size_t n = mean_.size();
+  std::array<bool, kMost> touched{};
+  for (std::size_t i = 0; i < observed.count; ++i)
+    touched[static_cast<std::size_t>(observed.features[i].index)] = true;
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t j = 0; j < n; ++j) {
+      if (all || (touched[i] && touched[j])) covariance_[i * n + j] += prior_[i * n + j];
+    }
+  }
 }
 
 void DriftingFit::observe(Prediction expected, double us, int kind) {
@@ -168,14 +188,14 @@ void DriftingFit::observe(Prediction expected, double us, int kind) {
     if (++suspicious < 3) {
       noise_us *= surprise * surprise;
     } else {
-      widen();
+      widen(expected, kind == 1);
       widened = true;
       suspicious = 0;
     }
   } else {
     suspicious = 0;
     if (surprise < -kFar) {
-      widen();
+      widen(expected, kind == 1);
       widened = true;
     }
     const double relative = std::min(std::abs(us - expected.us), 3 * noise_us) / scale;
@@ -256,12 +276,29 @@ void CostModel::observe_step(const StepShape& shape, double us) {
     for (std::size_t i = kFirstRowCount; i < kCount; ++i) {
       for (std::size_t j = kFirstRowCount; j < kCount; ++j) {
         const auto common = static_cast<double>(1 + std::min(i, j) - kFirstRowCount);
-        prior[i * kCount + j] = common * square(kRowCountDeviation * us);
+        prior[i * kCount + j] = common * per_sequence * square(kRowCountDeviation * us);
       }
     }
     step_.start(std::move(mean), std::move(prior));
   }
+  if (shape.extra_rows() > 0 && !verify_measured_) {
+    verify_measured_ = true;
+    suspect_another_path(shape, us - step_us(one_row_each(shape)));
+  }
   step_.observe(step_features(shape, depth_unit_), us, shape.extra_rows() > 0 ? 1 : 0);
+}
+
+/// In the first verify step more rows than one took `extra_us`. A row costs at most what a sequence
+/// does; if it seems to cost more, verify steps take another path, and that is what costs, not
+/// rows.
+void CostModel::suspect_another_path(const StepShape& shape, double extra_us) {
+  const double row_us = step_us(one_row_each(shape)) / shape.batch;
+  if (extra_us < row_us * shape.extra_rows()) return;
+  const double half = 0.5 * extra_us;  // per step, or per key
+  step_.assume(kAnyVerify, half, half);
+  const double units = std::max(1.0, shape.verified_depth) / depth_unit_;
+  step_.assume(kVerifiedDepth, half / units, half / units);
+  step_.assume(kExtraRow, kPriors[kExtraRow].mean * row_us, kCheapRowDeviation * row_us);
 }
 
 void CostModel::observe_draft(const DraftWork& work, double us) {

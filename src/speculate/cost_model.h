@@ -72,7 +72,10 @@ class DriftingFit {
   double mean(const Prediction& features) const;
   void complete(Prediction& prediction) const;  // from its features
   /// `kind` 0 or 1: what is far too long for one kind of observation says nothing about the other.
+  /// A change that kind 0 shows concerns its features only, one that kind 1 shows concerns all.
   void observe(Prediction features, double us, int kind);
+  /// What is known of one coefficient from here on, whatever is known of the others.
+  void assume(int index, double mean, double deviation);
   double noise() const { return noise_; }  // relative, of one observation
   std::int64_t rejected() const { return rejected_; }
   std::int64_t changes() const {
@@ -80,7 +83,7 @@ class DriftingFit {
   }  // times at which old and new measurements contradicted each other
 
  private:
-  void widen();
+  void widen(const Prediction& observed, bool all);
   std::vector<double> mean_;        // [coefficients]
   std::vector<double> prior_;       // [coefficients, coefficients]
   std::vector<double> covariance_;  // [coefficients, coefficients]
@@ -125,10 +128,13 @@ class CostModel {
   void observe_draft(const DraftWork& work, double us);
 
  private:
+  void suspect_another_path(const StepShape& shape, double extra_us);
+
   DriftingFit step_;
   std::array<DriftingFit, kDraftKinds> draft_;
   double scale_us_ = 0;  // the first measured step
   double depth_unit_ = 1;
+  bool verify_measured_ = false;
 };
 
 }  // namespace segue::speculate
