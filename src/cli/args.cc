@@ -10,6 +10,7 @@
 #include <cmath>
 #include <iostream>
 #include <limits>
+#include <type_traits>
 
 namespace segue::cli {
 namespace {
@@ -22,7 +23,8 @@ std::string parse_number(const std::string& text, T low, T high, T& out) {
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole = problem == std::errc() && end == text.data() + text.size();
   if (!whole || !(value >= low && value <= high)) {
-    return fmt::format("'{}' is not allowed; allowed: {} to {}", text, low, high);
+    return fmt::format("'{}' is not allowed; allowed: {}{} to {}", text,
+                       std::is_integral_v<T> ? "whole numbers from " : "", low, high);
   }
   out = value;
   return {};

@@ -48,7 +48,7 @@ class LineReader {
     texts("stop", request.stop);
     std::string spec;
     text("spec", spec);
-    if (!spec.empty()) {
+    if (json_.find("spec") != nullptr) {
       const Result<SpecMode> mode = parse_spec(spec);
       if (mode.ok()) {
         request.spec = *mode;

@@ -55,6 +55,9 @@ Status cells_command(int argc, const char* const* argv) {
     if (!profile.ok()) return profile.error();
     options.profiles.push_back(std::move(profile).value());
   }
+  const NamedPath inputs[] = {{"--model", model}};
+  const NamedPath outputs[] = {{"--json", json}};
+  if (Status status = check_distinct(inputs, outputs); !status.ok()) return status;
   if (Status status = check_writable(json); !status.ok()) return status;
   const std::atomic<bool>& stop = interrupted();
   options.cancelled = [&stop] { return stop.load(); };

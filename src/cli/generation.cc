@@ -36,6 +36,7 @@ Status EngineFlags::check_files(const NamedPath& input) const {
   const NamedPath inputs[] = {{"--model", model.model},
                               {"--assistant", engine.assistant},
                               {"--draft-model", engine.draft_model},
+                              {"--random-weights", model.random_config},
                               input};
   const NamedPath outputs[] = {{"--json", json}, {"--trace", trace}};
   if (Status status = check_distinct(inputs, outputs); !status.ok()) return status;

@@ -51,7 +51,7 @@ Status ladder_command(int argc, const char* const* argv) {
              "probability that draft position 1, 2, .. is right; an oracle drafts the target's own "
              "tokens")
       .choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
-      .integer("--page-size", options.page_size, 0, 1 << 20,
+      .integer("--page-size", options.page_size, 0, 1 << 16,
                "tokens of a KV page, a multiple of 8; 0: the default")
       .integer("--prefill-chunk", options.prefill_chunk, 1, 1 << 16, "prompt rows of one step")
       .integer("--threads", threads, 0, 1024, "threads; 0: all CPUs of this process")
@@ -61,10 +61,6 @@ Status ladder_command(int argc, const char* const* argv) {
   if (!parsed.ok()) return parsed.error();
   if (!*parsed) return {};
   if (Status status = model.resolve(seed); !status.ok()) return status;
-  for (const NamedPath& drafts : {NamedPath{"--assistant", options.assistant},
-                                  NamedPath{"--draft-model", options.draft_model}}) {
-    if (Status status = check_model_path(drafts.flag, drafts.path); !status.ok()) return status;
-  }
   if (args.given("--fill") && args.given("--prompt-file")) {
     return Error{ErrorCode::kUsage, "--fill and --prompt-file exclude each other"};
   }
@@ -86,6 +82,16 @@ Status ladder_command(int argc, const char* const* argv) {
     if (text->empty())
       return Error{ErrorCode::kInvalidFile, fmt::format("'{}' is empty", prompt_file)};
     options.text = std::move(text).value();
+  }
+  const NamedPath inputs[] = {{"--model", model.model},
+                              {"--random-weights", model.random_config},
+                              {"--prompt-file", prompt_file},
+                              {"--assistant", options.assistant},
+                              {"--draft-model", options.draft_model}};
+  const NamedPath outputs[] = {{"--json", json}};
+  if (Status status = check_distinct(inputs, outputs); !status.ok()) return status;
+  for (const NamedPath& drafts : std::span(inputs).last(2)) {
+    if (Status status = check_model_path(drafts.flag, drafts.path); !status.ok()) return status;
   }
   if (Status status = check_writable(json); !status.ok()) return status;
   const std::atomic<bool>& stop = interrupted();

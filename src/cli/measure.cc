@@ -92,7 +92,7 @@ Status sweep_command(int argc, const char* const* argv) {
             "GPU: steps of unlike sequences, and their parts alone, instead of cells")
       .flag("--early-reads", options.early_reads,
             "GPU: read KV before the stream's previous kernel ends")
-      .integer("--page-size", options.page_size, 8, 1 << 20, "tokens of a KV page, a multiple of 8")
+      .integer("--page-size", options.page_size, 8, 1 << 16, "tokens of a KV page, a multiple of 8")
       .choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
       .choice("--cache", cache, {"cold", "warm"},
               "cold: every call reads another copy of the cache")
@@ -224,6 +224,9 @@ Status explain_command(int argc, const char* const* argv) {
     return Error{ErrorCode::kUsage, "exactly one of -m FILE and --shape is needed"};
   const Result<attention::Policy> chosen = attention::parse_policy(policy);
   if (!chosen.ok()) return chosen.error();
+  const NamedPath inputs[] = {{"--model", model}};
+  const NamedPath outputs[] = {{"--json", flags.json}};
+  if (Status status = check_distinct(inputs, outputs); !status.ok()) return status;
   if (Status status = check_writable(flags.json); !status.ok()) return status;
   options.policy = *chosen;
   options.device = parse_device(device);

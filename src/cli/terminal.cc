@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -94,26 +95,58 @@ Status finish_measurement(const std::string& json, bool quiet, core::Json docume
 
 Status check_writable(const std::string& path) {
   if (path.empty() || path == "-") return {};
+  const auto refuse = [&path](int problem) {
+    return Error{ErrorCode::kIo,
+                 fmt::format("cannot create '{}': {}", path, std::strerror(problem))};
+  };
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+    // To open a pipe would wait for its reader, and to close it again would be the reader's end.
+    if (S_ISDIR(info.st_mode)) return refuse(EISDIR);
+    return ::access(path.c_str(), W_OK) == 0 ? Status() : refuse(errno);
+  }
   int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   const bool created = fd >= 0;
   if (!created && errno == EEXIST) fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
-  if (fd < 0)
-    return Error{ErrorCode::kIo, fmt::format("cannot create '{}': {}", path, std::strerror(errno))};
+  if (fd < 0) return refuse(errno);
   ::close(fd);
   if (created) ::unlink(path.c_str());  // what fails later leaves no empty file behind
   return {};
 }
 
+namespace {
+
+/// Is it a file that a model in this folder has, or would be read as a part of it?
+bool belongs_to_model(const std::filesystem::path& folder, const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored)) return false;
+  const std::filesystem::path parent =
+      path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  if (!std::filesystem::equivalent(folder, parent, ignored)) return false;
+  const std::string name = path.filename().string();
+  for (const std::string_view own : {"config.json", "generation_config.json", "tokenizer.json",
+                                     "tokenizer_config.json", "special_tokens_map.json"}) {
+    if (name == own) return true;
+  }
+  return name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
+}
+
+}  // namespace
+
 Status check_distinct(std::span<const NamedPath> inputs, std::span<const NamedPath> outputs) {
   const auto clash = [](const NamedPath& a, const NamedPath& b) {
     if (a.path.empty() || b.path.empty() || a.path == "-" || b.path == "-") return false;
     std::error_code error;
-    return a.path == b.path || std::filesystem::equivalent(a.path, b.path, error);
+    return a.path == b.path || std::filesystem::equivalent(a.path, b.path, error) ||
+           belongs_to_model(b.path, a.path);
   };
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const auto refuse = [&](const NamedPath& other) {
-      return Error{ErrorCode::kUsage, fmt::format("{} would overwrite '{}', which is also {}",
-                                                  outputs[i].flag, outputs[i].path, other.flag)};
+      return Error{ErrorCode::kUsage,
+                   fmt::format("{} would overwrite '{}', which is also {}{}", outputs[i].flag,
+                               outputs[i].path,
+                               belongs_to_model(other.path, outputs[i].path) ? "a file of " : "",
+                               other.flag)};
     };
     for (const NamedPath& input : inputs) {
       if (clash(outputs[i], input)) return refuse(input);

@@ -39,7 +39,8 @@ Status write_json(const std::string& path, const core::Json& document);
 Status finish_measurement(const std::string& json, bool quiet, core::Json document,
                           core::Json settings, const std::string& table);
 
-/// Checks before long work that `path` will be writable, and leaves nothing behind; empty is fine.
+/// Checks before long work that `path` will be writable, and leaves nothing behind; empty is fine,
+/// and so is a pipe, which may have no reader yet.
 Status check_writable(const std::string& path);
 
 struct NamedPath {
@@ -47,7 +48,8 @@ struct NamedPath {
   std::string path;  // empty: not given
 };
 
-/// kUsage when an output is the same file as an input or another output: it would be destroyed.
+/// kUsage when an output is the same file as an input or another output, or a file of a model whose
+/// folder is an input: it would be destroyed.
 Status check_distinct(std::span<const NamedPath> inputs, std::span<const NamedPath> outputs);
 
 }  // namespace segue::cli

@@ -17,7 +17,10 @@ namespace {
 
 Error io_error(const std::string& path, std::string_view action) {
   const ErrorCode code = errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo;
-  return {code, fmt::format("cannot {} '{}': {}", action, path, std::strerror(errno))};
+  const std::string name = path != "-"        ? fmt::format("'{}'", path)
+                           : action == "read" ? "standard input"
+                                              : "standard output";
+  return {code, fmt::format("cannot {} {}: {}", action, name, std::strerror(errno))};
 }
 
 struct Descriptor {

@@ -500,14 +500,16 @@ std::string sweep_table(const core::Json& sweep) {
   if (cells == nullptr || cells->as_array() == nullptr) return table;
   for (const core::Json& cell : *cells->as_array()) {
     const core::Json* us = cell.find("us");
+    const double to_one_row = number(cell, "ratio_to_one_row");
     fmt::format_to(out,
                    "{:<24} {:>8} {:>5} {:>4} {:<15} {:<10} {:>5} {:>10.1f} {:>8.2f} {:>7.1f} "
-                   "{:>7.2f} {:>7.2f}  {}\n",
+                   "{:>7} {:>7.2f}  {}\n",
                    text(cell, "shape"), number(cell, "depth"),
                    cell.find("batch") != nullptr ? number(cell, "batch") : 1, number(cell, "rows"),
                    text(cell, "policy"), text(cell, "path"), number(cell, "workgroups"),
                    us != nullptr ? number(*us, "median") : 0, number(cell, "gbps"),
-                   number(cell, "percent_of_read"), number(cell, "ratio_to_one_row"),
+                   number(cell, "percent_of_read"),
+                   to_one_row > 0 ? fmt::format("{:.2f}", to_one_row) : "-",
                    number(cell, "ratio_to_bound"), text(cell, "kernel"));
   }
   return table;

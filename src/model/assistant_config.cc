@@ -135,7 +135,7 @@ Result<AssistantConfig> read_assistant_config(const std::string& path) {
   const std::string config_path = path + "/config.json";
   const Result<std::string> text = core::read_file(config_path);
   if (!text.ok()) return text.error();
-  const Result<core::Json> json = core::Json::parse(*text);
+  const Result<core::Json> json = core::Json::parse(*text, core::Json::Repeats::kRefused);
   if (!json.ok()) {
     return Error{ErrorCode::kInvalidFile,
                  fmt::format("'{}': {}", config_path, json.error().message)};

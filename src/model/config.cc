@@ -89,7 +89,7 @@ Result<Config> read_config(const std::string& path) {
   }
   const Result<std::string> text = core::read_file(json);
   if (!text.ok()) return text.error();
-  const Result<core::Json> parsed = core::Json::parse(*text);
+  const Result<core::Json> parsed = core::Json::parse(*text, core::Json::Repeats::kRefused);
   if (!parsed.ok()) {
     return Error{ErrorCode::kInvalidFile, fmt::format("'{}': {}", json, parsed.error().message)};
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -195,6 +196,7 @@ TEST_F(Cli, ABatchIsCheckedBeforeItsFirstRequestStarts) {
            {"{broken", "JSON"},
            {"[1]", "not a JSON object"},
            {R"({"prompt": "x", "n": 1, "n": 2})", "n"},
+           {R"({"prompt": "x", "spec": ""})", "off, ngram, mtp, draft, auto"},
            {R"({"prompt": "x", "spec": "mtp"})", "--assistant"},
            {R"({"prompt": "x", "spec": "draft"})", "--draft-model"},
            {R"({"prompt_tokens": [5, 260]})", "260; allowed: 0 to 259"}}) {
@@ -304,6 +306,50 @@ TEST_F(Cli, WhatWasNotMeasuredIsNoNumber) {
 TEST_F(Cli, TheStartLineSaysWhatStepItDescribes) {
   EXPECT_THAT(run_program(run_model + "-p x -n 1 --ctx 1000 --draft-tokens 3").output,
               HasSubstr("verify steps of 4 rows at depth 996:"));
+}
+
+TEST_F(Cli, NoCommandOverwritesWhatItReads) {
+  const std::string folder = temporary_path("model");
+  std::filesystem::create_directory(folder);
+  for (const char* name : {"config.json", "tokenizer.json"})
+    std::ofstream(std::filesystem::path(folder) / name) << "{}";
+  for (const std::string command :
+       {"run -p x -m ", "batch --requests - -m ", "ladder -m ", "cells -m ",
+        "eval --text-file x -m ", "tokenize -p x -m ", "explain -m "}) {
+    for (const auto& [input, output] : std::vector<std::pair<std::string, std::string>>{
+             {model, model},
+             {folder, folder + "/config.json"},
+             {folder, folder + "/tokenizer.json"},
+             {folder, folder + "/model.safetensors"}}) {
+      const Outcome result = run_program(command + input + " --json " + output);
+      EXPECT_EQ(result.code, 2) << command << output;
+      EXPECT_THAT(result.output, AllOf(HasSubstr("--json would overwrite"), HasSubstr(output)));
+    }
+  }
+  EXPECT_EQ(run_program("ladder --random-weights " + folder + "/config.json --json " + folder +
+                        "/config.json")
+                .code,
+            2);
+  const Result<std::string> kept = core::read_file(folder + "/config.json");
+  ASSERT_TRUE(kept.ok());
+  EXPECT_EQ(*kept, "{}");
+  EXPECT_EQ(run_program(run_model + "-p x -n 1 -q --json " + folder + "/result.json").code, 0);
+}
+
+TEST_F(Cli, APipeMayBeTheOutput) {
+  const std::string pipe = temporary_path("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const std::string copy = temporary_path("copy.json");
+  for (const std::string& command :
+       {run_model + "-p x -n 1 -q --json ", run_model + "-p x -n 1 -q --trace ",
+        std::string("explain --shape 4,1,64 -q --json ")}) {
+    const Outcome result =
+        run_program(command + pipe + " & timeout 20 cat " + pipe + " > " + copy + "; wait; true");
+    EXPECT_EQ(result.code, 0) << command << result.output;
+    const Result<std::string> text = core::read_file(copy);
+    ASSERT_TRUE(text.ok());
+    EXPECT_THAT(*text, HasSubstr("{")) << command;
+  }
 }
 
 TEST_F(Cli, HelpSaysWhatExitStatusesMean) {
