@@ -81,7 +81,7 @@ Status sweep_command(int argc, const char* const* argv) {
   args.texts("--shape", shapes,
              "Q_HEADS,KV_HEADS,HEAD_DIM[,WINDOW] or the name of a published shape; may repeat")
       .integers("--depths", options.depths, 1, std::int64_t{1} << 24, "keys that the last row sees")
-      .integers("--rows", rows, 1, 4096, "query rows")
+      .integers("--rows", rows, 1, 8192, "query rows")
       .list("--policies", policies, kPolicies)
       .choice("--device", device, {"cpu", "cuda"}, "where to run")
       .integers("--batch", batches, 1, 4096, "sequences alike; on the CPU 1")

@@ -70,13 +70,15 @@ struct Arguments {
   const std::byte* v;
   std::int64_t page_stride;  // bytes
   std::int64_t head_stride;
-  std::int32_t pages;       // in the pool; an index outside [0, pages) is never followed
-  std::int32_t page_size;   // tokens, a multiple of 8
-  std::int32_t page_shift;  // log2(page_size), or -1
+  std::int32_t pages;          // in the pool; an index outside [0, pages) is never followed
+  std::int32_t page_size;      // tokens, a multiple of 8
+  std::int32_t page_shift;     // log2(page_size), or -1
+  std::uint32_t page_inverse;  // 2^32 / page_size, rounded down
   std::int32_t piece;  // tokens of one bulk copy: divides the page and the kernel's tile of keys
   std::int32_t q_heads;
   std::int32_t group;
-  std::int32_t window;  // 0: none
+  std::int32_t group_inverse;  // 65536 / group, rounded down, plus 1: exact for rows of a tile
+  std::int32_t window;         // 0: none
   std::int32_t
       early;  // 1: read KV before the stream's previous kernel is complete (it wrote none of it)
   // Of natural layouts, whose pages come through tensor maps:

@@ -39,6 +39,18 @@ enum class Variant {
 
 struct NoMaps {};
 
+/// Where in a ring the next tile lies; the parity of a slot's barrier changes from round to round.
+template <int kSlots>
+struct RingPlace {
+  int slot = 0;
+  unsigned parity = 0;
+
+  __device__ __forceinline__ void next() {
+    slot = slot + 1 == kSlots ? 0 : slot + 1;
+    parity ^= slot == 0 ? 1 : 0;
+  }
+};
+
 /// The compile-time facts of one kernel. Natural: pages come through tensor maps.
 template <int HeadDim, class T, Variant kVariant, bool Natural>
 struct Tile {
@@ -92,7 +104,7 @@ struct Tile {
   static constexpr int kSharedBytes = kFeeder && kUsedBytes < 116 * 1024 ? 116 * 1024 : kUsedBytes;
 
   static_assert(HeadDim == 64 || HeadDim == 128 || HeadDim == 256 || HeadDim == 512);
-  static_assert(kSplit * kRowGroups <= 2 && (!kFeeder || kSplit == 1));
+  static_assert(kSplit * kRowGroups <= 2);
   static_assert(kVariant != Variant::kFolding || kFoldInRegisters);
   static_assert(kSplit == 1 || kThreads * kLanded * 16 <= kExchangeBytes);
   static_assert(kBlocks * (kSharedBytes + 1024) <= 228 * 1024);
@@ -124,7 +136,6 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) >> 5, 0);
   const int lane = static_cast<int>(threadIdx.x) & 31;
   const int half = TileType::kSplit == 2 ? warp >> 2 : 0;
-  const int row_group = TileType::kSplit == 2 ? 0 : warp >> 2;
 
   allow_next_launch();
   // The loop reads the item from shared memory: eleven registers that it does not have to keep. The
@@ -141,6 +152,9 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     return;
   }
   const Item& item = *shared_item;
+  // Without a feeder. The last rows of a warpgroup: there is least to fold.
+  constexpr int kKWarp = TileType::kThreads / 32 - 1;
+  constexpr int kVWarp = TileType::kThreads > 128 ? 3 : 2;
   constexpr bool kOptionalGroup = TileType::kFeederThreads == 128;
   const auto init_barriers = [&](int warps) {
     if (threadIdx.x != 0) return;
@@ -153,19 +167,20 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   __syncthreads();
   // A row group without a row (a verify block among prefill chunks) takes no part.
   const int active_warps =
-      !kOptionalGroup || item.rows * args.group > 64 ? TileType::kThreads / 32 : 4;
+      kRowGroups == 1 || item.rows * args.group > 64 ? TileType::kThreads / 32 : 4;
   if (kOptionalGroup) init_barriers(active_warps);
-  const auto first_tile = [&] { return item.key_begin / kKeys; };  // read again rather than kept
-  const int tile_end = (item.key_end + kKeys - 1) / kKeys;
+  const int first_tile = __shfl_sync(~0u, item.key_begin, 0) / kKeys;  // uniform registers
+  const int tile_end = (__shfl_sync(~0u, item.key_end, 0) + kKeys - 1) / kKeys;
 
   // Plan and page tables were written before the previous kernel started; only Q, KV and partials
   // may depend on it.
   const auto page_of = [&](int key) {
-    return args.page_shift >= 0 ? key >> args.page_shift : key / args.page_size;
+    const int page = static_cast<int>(__umulhi(static_cast<unsigned>(key), args.page_inverse));
+    return page + (key - page * args.page_size >= args.page_size ? 1 : 0);
   };
   const auto chunk_of = [&](int tile) { return page_of(tile * kKeys) / kChunk; };
   {
-    const int entry = chunk_of(first_tile()) * kChunk + static_cast<int>(threadIdx.x);
+    const int entry = chunk_of(first_tile) * kChunk + static_cast<int>(threadIdx.x);
     if (threadIdx.x < TileType::kPageEntries && entry < item.table_count &&
         entry <= page_of(item.key_end - 1)) {
       page_ids[entry & kPageMask] = args.tables[item.table + entry];
@@ -174,21 +189,19 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   if (!args.early) wait_for_previous_launch();
   __syncthreads();
 
-  // One warp feeds the rings: lanes 0..15 copy pieces of a tile of V, which is needed first where
-  // both are fetched, lanes 16..31 of a tile of K.
-  const auto fetch = [&](int k_tile, int k_slot, int v_tile, int v_slot) {
-    const bool is_v = lane < 16;
-    const int part = (lane & 15) * args.piece;
-    const int tile = is_v ? v_tile : k_tile;
+  // One warp copies a tile of K or V, a lane a piece.
+  const auto fetch = [&](bool is_v, int tile, int place) {
+    const int copier = lane_again();
+    const int part = copier * args.piece;
     const int key = tile * kKeys + part;
     const bool valid =
         part < kKeys && tile < tile_end && key < item.key_end && key + args.piece > item.key_begin;
-    const std::uint32_t votes = __ballot_sync(~0u, valid) & (is_v ? 0xffffu : 0xffff0000u);
-    const int slot = is_v ? kKSlots + v_slot : k_slot;
+    const std::uint32_t votes = __ballot_sync(~0u, valid);
+    const int slot = is_v ? kKSlots + place : place;
     const std::uint32_t barrier = barriers + 8 * slot;
     const std::uint32_t bytes = static_cast<std::uint32_t>(args.piece * TileType::kLineBytes);
     const std::uint64_t policy = item.reread ? policy_evict_normal() : policy_evict_first();
-    if ((lane & 15) == 0 && votes != 0)
+    if (copier == 0 && votes != 0)
       barrier_expect(barrier, static_cast<std::uint32_t>(__popc(votes)) * bytes);
     __syncwarp();
     if (valid) {
@@ -211,9 +224,9 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   };
   const auto next_pages = [&](int tile) {
     const int chunk = chunk_of(tile);
-    if (tile == first_tile() || chunk == chunk_of(tile - 1)) return;
+    if (tile == item.key_begin / kKeys || chunk == chunk_of(tile - 1)) return;
     // The chunk before this one is used up: its entries take the chunk after this one.
-    for (int i = lane; i < kChunk; i += 32) {
+    for (int i = lane_again(); i < kChunk; i += 32) {
       const int entry = (chunk + 1) * kChunk + i;
       if (entry < item.table_count && entry <= page_of(item.key_end - 1)) {
         copy_word_async(base + TileType::kPagesOffset + 4 * (entry & kPageMask),
@@ -223,49 +236,49 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   };
   if constexpr (TileType::kFeeder) {
     if (warp >= TileType::kThreads / 32) {
-      if constexpr (kRowGroups > 1) give_registers<24>();
-      for (int tile = first_tile(); warp == TileType::kThreads / 32 && tile < tile_end; ++tile) {
-        const int n = tile - first_tile();
+      if constexpr (kOptionalGroup) give_registers<24>();
+      for (int tile = first_tile; warp == TileType::kThreads / 32 && tile < tile_end; ++tile) {
+        const int n = tile - first_tile;
         copy_words_wait();
         __syncwarp();
         next_pages(tile);
         if (n >= kKSlots)
           barrier_wait(barriers + 8 * (TileType::kSlots + n % kKSlots), (n / kKSlots - 1) & 1);
-        fetch(tile, n % kKSlots, tile_end, 0);
+        fetch(false, tile, n % kKSlots);
         if (n >= kVSlots)
           barrier_wait(barriers + 8 * (TileType::kSlots + kKSlots + n % kVSlots),
                        (n / kVSlots - 1) & 1);
-        fetch(tile_end, 0, tile, n % kVSlots);
+        fetch(true, tile, n % kVSlots);
       }
       if (args.early) wait_for_previous_launch();
       return;
     }
-    if constexpr (kRowGroups > 1) {
+    if constexpr (kOptionalGroup) {
       take_registers<240>();
       if (warp >= active_warps) return;
     }
   } else {
-    for (int i = 0; warp == 0 && i < (kKSlots > kVSlots ? kKSlots : kVSlots); ++i) {
-      fetch(i < kKSlots ? first_tile() + i : tile_end, i, i < kVSlots ? first_tile() + i : tile_end,
-            i);
-    }
+    for (int i = 0; warp == kKWarp && i < kKSlots; ++i) fetch(false, first_tile + i, i);
+    for (int i = 0; warp == kVWarp && i < kVSlots; ++i) fetch(true, first_tile + i, i);
   }
   // Without a feeder: after the scores of `tile` are complete in all warps, so is the output of
-  // tile - 2, and warp 0 fills both slots again. With one, each warp says when it has passed a
+  // tile - 2, and two warps fill both slots again. With one, each warp says when it has passed a
   // slot.
   const auto refill = [&](int tile) {
-    if (TileType::kFeeder || warp != 0) return;
-    copy_words_wait();
-    __syncwarp();
-    const int done = tile - first_tile();
-    fetch(tile + kKSlots, done % kKSlots, done >= 2 ? tile - 2 + kVSlots : tile_end,
-          (done + kVSlots - 2) % kVSlots);
-    next_pages(tile);
+    if constexpr (TileType::kFeeder) return;
+    const int done = tile - item.key_begin / kKeys;  // read again rather than kept
+    if (warp == kKWarp) {
+      copy_words_wait();
+      __syncwarp();
+      fetch(false, tile + kKSlots, done % kKSlots);
+      next_pages(tile);
+    }
+    if (warp == kVWarp && done >= 2) fetch(true, tile - 2 + kVSlots, (done - 2) % kVSlots);
   };
   const auto passed = [&](int slot) {
     if constexpr (TileType::kFeeder) {
       __syncwarp();
-      if (lane == 0) barrier_arrive(barriers + 8 * (TileType::kSlots + slot));
+      barrier_arrive_by_one(barriers + 8 * (TileType::kSlots + slot));
     }
   };
   const auto sync = [&] {
@@ -277,18 +290,24 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   };
 
   if (args.early) wait_for_previous_launch();
-  const int row_in_group = (warp & 3) * 16 + lane / 4;
-  const int row[2] = {row_group * 64 + row_in_group, row_group * 64 + row_in_group + 8};
   // Recomputed where they are needed, which is rare: registers are scarce. Rows past the last count
   // as the last one.
   const auto live_rows = [&] { return item.rows * args.group; };
-  const auto query_of = [&](int r) { return min(row[r] / args.group, item.rows - 1); };
+  const auto first_row = [] {  // of the thread's two; the other is 8 further on
+    const int thread = thread_again() & (64 * kRowGroups * 2 - 1);
+    return thread / 32 * 16 + thread % 32 / 4;
+  };
+  const auto first_dim = [] {
+    return TileType::kSplit == 2 ? thread_again() / 128 * kDims : 0;  // of the warpgroup
+  };
+  const auto query_of = [&](int row) { return min(row * args.group_inverse >> 16, item.rows - 1); };
   std::uint32_t q[kDims / 16][4];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const bool live = row[r] < live_rows();
-    const int query = query_of(r);
-    const int head = item.kv_head * args.group + (live ? row[r] - query * args.group : 0);
+    const int row = first_row() + 8 * r;
+    const bool live = row < live_rows();
+    const int query = query_of(row);
+    const int head = item.kv_head * args.group + (live ? row - query * args.group : 0);
     const auto* words = reinterpret_cast<const std::uint32_t*>(
         static_cast<const T*>(args.q) +
         (static_cast<std::int64_t>(item.token + query) * args.q_heads + head) * kHeadDim +
@@ -307,26 +326,26 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   RowState state;
   float alpha[2];
 
-  // Tile n of the item has slot n modulo the ring's size; the parity of its barrier changes from
-  // round to round.
-  const auto issue_scores = [&](int tile) {
-    const unsigned n = static_cast<unsigned>(tile - first_tile());
-    const unsigned slot = n % kKSlots;
-    barrier_wait(barriers + 8 * slot, n / kKSlots & 1);
-    const std::uint32_t address = base + slot * kSlotBytes + half * (kDims / 64) * 1024;
+  RingPlace<kKSlots> k_place;
+  RingPlace<kVSlots> v_place;
+  const auto issue_scores = [&] {
+    const int slot = k_place.slot;
+    barrier_wait(barriers + 8 * slot, k_place.parity);
+    const std::uint64_t keys =
+        matrix_descriptor(base + slot * kSlotBytes + half * (kDims / 64) * 1024, 16, kGroupBytes);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kDims / 16; ++i) {
-      wgmma<T, Major::kK>(
-          s, q[i], matrix_descriptor(address + (i / 4) * 1024 + (i % 4) * 32, 16, kGroupBytes),
-          i > 0);
+      wgmma<T, Major::kK>(s, q[i], advance(keys, (i / 4) * 1024 + (i % 4) * 32), i > 0);
     }
     wgmma_commit();
   };
   // Rows of V that no row of the tile sees may hold anything, NaN too, and 0 x NaN is NaN: they
   // become zero.
-  const auto clear_unseen = [&](int tile, std::byte* slot) {
+  const auto clear_unseen = [&](int tile) {
     if (tile * kKeys >= item.key_begin && (tile + 1) * kKeys <= item.key_end) return;
+    barrier_wait(barriers + 8 * (kKSlots + v_place.slot), v_place.parity);
+    std::byte* const slot = shared + TileType::kVOffset + v_place.slot * kSlotBytes;
 #pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < kSlotBytes / 16; i += active_warps * 32) {
       const int token = i / (kGroupBytes / 16) * 8 + i / 8 % 8;
@@ -337,32 +356,31 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     proxy_fence();
     sync();
   };
-  const auto issue_output = [&](int tile) {
-    const unsigned n = static_cast<unsigned>(tile - first_tile());
-    const unsigned slot = n % kVSlots;
-    barrier_wait(barriers + 8 * (kKSlots + slot), n / kVSlots & 1);
-    const std::uint32_t offset = TileType::kVOffset + slot * kSlotBytes;
-    clear_unseen(tile, shared + offset);
-    const std::uint32_t address = base + offset + half * (kDims / 64) * 1024;
+  const auto issue_output = [&] {
+    const int slot = v_place.slot;
+    barrier_wait(barriers + 8 * (kKSlots + slot), v_place.parity);
+    const std::uint64_t values = matrix_descriptor(
+        base + TileType::kVOffset + slot * kSlotBytes + half * (kDims / 64) * 1024, 1024,
+        kGroupBytes);
     wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < kKeys / 16; ++i) {
-      wgmma<T, Major::kN>(o, p[i],
-                          matrix_descriptor(address + i * 2 * kGroupBytes, 1024, kGroupBytes), 1);
-    }
+    for (int i = 0; i < kKeys / 16; ++i)
+      wgmma<T, Major::kN>(o, p[i], advance(values, i * 2 * kGroupBytes), 1);
     wgmma_commit();
   };
   // All warps have the scores; at a split head_dim each warpgroup adds the other's half to its own.
   const auto share_scores = [&](int tile) {
+    if constexpr (TileType::kFeeder) passed(k_place.slot);
+    k_place.next();
     if constexpr (TileType::kSplit == 2) {
       auto* const buffer = reinterpret_cast<float4*>(shared + TileType::kExchangeOffset) +
-                           (tile - first_tile()) % 2 * (2 * 64 * kKeys / 4) + (threadIdx.x & 127);
+                           tile % 2 * (2 * 64 * kKeys / 4) + (threadIdx.x & 127);
       float4* const mine = buffer + half * (64 * kKeys / 4);
       const float4* const theirs = buffer + (1 - half) * (64 * kKeys / 4);
 #pragma unroll
       for (int i = 0; i < kKeys / 8; ++i)
         mine[i * 128] = make_float4(s[4 * i], s[4 * i + 1], s[4 * i + 2], s[4 * i + 3]);
-      __syncthreads();
+      sync();
 #pragma unroll
       for (int i = 0; i < kKeys / 8; ++i) {
         const float4 other = theirs[i * 128];
@@ -371,23 +389,29 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
         s[4 * i + 2] = __fadd_rn(s[4 * i + 2], other.z);
         s[4 * i + 3] = __fadd_rn(s[4 * i + 3], other.w);
       }
-    } else if constexpr (TileType::kFeeder) {
-      passed((tile - first_tile()) % kKSlots);
-    } else {
+    } else if constexpr (!TileType::kFeeder) {
       __syncthreads();
     }
   };
+  // Tiles of which every row sees every key, unless scores are capped.
+  const int position = __shfl_sync(~0u, item.position, 0);
+  const int plain_begin =
+      args.window > 0
+          ? (max(position + __shfl_sync(~0u, item.rows, 0) - args.window, 0) + kKeys - 1) / kKeys
+          : 0;
+  const int plain_end = args.capped ? plain_begin : (position + 1) / kKeys;
   const auto mask_scores = [&](int tile) {
+    if (tile >= plain_begin && tile < plain_end) return;
     if (args.capped) {
 #pragma unroll
       for (int i = 0; i < kKeys / 2; ++i) s[i] = cap(__fmul_rn(s[i], args.score_scale));
     }
-    const int last_first_key = args.window > 0 ? item.position + item.rows - args.window : 0;
-    if ((tile + 1) * kKeys <= item.position + 1 && tile * kKeys >= last_first_key) return;
-    const int last_key[2] = {item.position + query_of(0), item.position + query_of(1)};
+    const int here = lane_again();
+    const int last_key[2] = {item.position + query_of(first_row()),
+                             item.position + query_of(first_row() + 8)};
 #pragma unroll
     for (int i = 0; i < kKeys / 2; ++i) {
-      const int key = tile * kKeys + 8 * (i / 4) + 2 * (lane % 4) + i % 2;
+      const int key = tile * kKeys + 8 * (i / 4) + 2 * (here % 4) + i % 2;
       const int last = last_key[i / 2 % 2];
       const bool visible = key <= last && (args.window == 0 || key > last - args.window);
       s[i] = visible ? s[i] : -INFINITY;
@@ -401,166 +425,174 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     }
   };
 
-  for (int tile = first_tile(); tile < tile_end;) {
-    const int unit_end = min((tile * kKeys / item.unit + 1) * (item.unit / kKeys), tile_end);
+  const auto unit_tiles = [&] { return __shfl_sync(~0u, item.unit, 0) / kKeys; };
+  int unit_end = (first_tile / unit_tiles() + 1) * unit_tiles();
+  int unit = 0;  // of the item
+  for (int tile = first_tile; tile < tile_end; unit_end += unit_tiles(), ++unit) {
+    const int last_tile = min(unit_end, tile_end);
     state.maximum[0] = state.maximum[1] = -INFINITY;
     state.sum[0] = state.sum[1] = 0.0f;
 #pragma unroll
     for (int i = 0; i < kDims / 2; ++i) o[i] = 0.0f;
 
-    issue_scores(tile);
+    issue_scores();
     wgmma_wait<0>();
     share_scores(tile);
     refill(tile);
     mask_scores(tile);
     softmax<T>(s, state, alpha, args.exponent_scale);
     pack_probabilities();
-    for (++tile; tile < unit_end; ++tile) {
-      issue_scores(tile);
-      issue_output(tile - 1);
+    for (++tile; tile < last_tile; ++tile) {
+      clear_unseen(tile - 1);
+      issue_scores();
+      issue_output();
       wgmma_wait<1>();
       share_scores(tile);
       refill(tile);
       mask_scores(tile);
       softmax<T>(s, state, alpha, args.exponent_scale);
       wgmma_wait<0>();
-      passed(kKSlots + (tile - 1 - first_tile()) % kVSlots);
+      passed(kKSlots + v_place.slot);
+      v_place.next();
       if (__any_sync(~0u, alpha[0] != 1.0f || alpha[1] != 1.0f)) {
 #pragma unroll
         for (int i = 0; i < kDims / 2; ++i) o[i] = __fmul_rn(o[i], alpha[i / 2 % 2]);
       }
       pack_probabilities();
     }
+    clear_unseen(tile - 1);
     // The unit's end: store, fold or finish. A partial's dims lie in the order of the accumulators
     // within each sixteen. Little is kept over the last product: there are no registers for it.
-    const auto unit = [&] { return (tile - 1) * kKeys / item.unit - item.key_begin / item.unit; };
+    const bool last_unit = tile == tile_end;
     const auto folds = [&] { return item.emit == Emit::kFold || item.emit == Emit::kFoldFinal; };
-    const auto merges = [&] {
-      return folds() && tile * kKeys > (item.key_begin / item.unit + 1) * item.unit;
-    };
-    // Of the first of the thread's two rows; the other is 8 further on.
-    const auto partial = [&] {
-      return item.partial + (item.emit == Emit::kStore ? unit() * live_rows() : 0) + row[0];
-    };
-    const auto target = [&](int index) {
-      return args.partial_o + static_cast<std::int64_t>(index) * kHeadDim + half * kDims +
-             4 * (lane % 4);
+    const bool merging = unit > 0 && folds();
+    // Of the thread's two rows: live ones come first, and a warp has eight of either kind.
+    const auto live = [&](int r) { return first_row() / 16 * 16 + 8 * r < live_rows(); };
+    const auto target = [&](int row) {
+      const int index = item.partial + (item.emit == Emit::kStore ? unit * live_rows() : 0) + row;
+      return args.partial_o + static_cast<std::int64_t>(index) * kHeadDim + first_dim() +
+             4 * (lane_again() % 4);
     };
     // Pieces of what was folded so far come back while the last product runs, every thread's own.
-    const auto land = [&](int piece, const float* source, int live, std::uint64_t policy) {
+    const auto land = [&](int piece, const float* source, int rows, std::uint64_t policy) {
       const int r = piece / (kDims / 16);
-      if (piece < kDims / 8 && row[r] < live) {
-        copy_16_async(
-            base + TileType::kLandingOffset +
-                (piece % kLanded * TileType::kThreads + static_cast<int>(threadIdx.x)) * 16,
-            source + r * 8 * kHeadDim + 16 * (piece % (kDims / 16)), policy);
+      if (piece < kDims / 8 && 8 * r < rows) {
+        copy_16_async(base + TileType::kLandingOffset +
+                          (piece % kLanded * TileType::kThreads + thread_again()) * 16,
+                      source + r * 8 * kHeadDim + 16 * (piece % (kDims / 16)), policy);
       }
       copies_commit();
     };
     if constexpr (TileType::kLandingZone) {
-      if (merges()) {
-        if constexpr (TileType::kSplit == 2) __syncthreads();  // all have read the scores there
+      if (merging) {
+        if constexpr (TileType::kSplit == 2) sync();  // all have read the scores there
         __threadfence_block();
-        const float* source = target(partial());
+        const int row = first_row();
+        const float* source = target(row);
         asm volatile("" : "+l"(source));
-        const int live = live_rows();
+        const int rows = live_rows() - row;
 #pragma unroll
         for (int piece = 0; piece < kLanded; ++piece)
-          land(piece, source, live, policy_evict_last());
+          land(piece, source, rows, policy_evict_last());
       }
     }
-    issue_output(tile - 1);
-    // While the product runs: divisions, whose latency would follow it otherwise.
-    const int first_partial = partial();
-    const bool merging = merges();
-    wgmma_wait<0>();
-    passed(kKSlots + (tile - 1 - first_tile()) % kVSlots);
-
-    const bool last_unit = tile == tile_end;
-    const bool finishes = item.emit == Emit::kFinal || (item.emit == Emit::kFoldFinal && last_unit);
-    auto* const folded =
-        reinterpret_cast<float2*>(shared + TileType::kFoldOffset) + (half + row_group) * 64;
-    const std::uint64_t policy = policy_evict_last();
-    const int live_count = live_rows();
+    issue_output();
+    // While the product runs: the rows' sums, and the weights of what was folded so far.
+    float kept[2] = {};
+    float added[2] = {};
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       state.sum[r] = __fadd_rn(state.sum[r], __shfl_xor_sync(~0u, state.sum[r], 1));
       state.sum[r] = __fadd_rn(state.sum[r], __shfl_xor_sync(~0u, state.sum[r], 2));
     }
+    if (folds()) {
+      auto* const folded =
+          reinterpret_cast<float2*>(shared + TileType::kFoldOffset) + half * 64 + first_row();
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float2 before = unit > 0 ? folded[8 * r] : make_float2(-INFINITY, 0.0f);
+        if (unit > 0) {
+          const Weights weights = merge_weights(before.x, state.maximum[r]);
+          kept[r] = weights.kept;
+          added[r] = weights.added;
+          state.maximum[r] = weights.maximum;
+          state.sum[r] = merge(before.y, state.sum[r], weights.kept, weights.added);
+        }
+        __syncwarp();  // the lanes of a row have read its state
+        if (lane_again() % 4 == 0) folded[8 * r] = make_float2(state.maximum[r], state.sum[r]);
+        __syncwarp();
+      }
+    }
+    wgmma_wait<0>();
+    passed(kKSlots + v_place.slot);
+    v_place.next();
+
+    const bool finishes = item.emit == Emit::kFinal || (item.emit == Emit::kFoldFinal && last_unit);
+    const std::uint64_t policy = policy_evict_last();
     if (merging) {
-      const float* source = target(first_partial);
+      const int row = first_row();
+      const int rows = live_rows() - row;  // from the thread's first on
+      const float* source = target(row);
       asm volatile("" : "+l"(source));
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float2 before = folded[row_in_group + 8 * r];
-        const Weights weights = merge_weights(before.x, state.maximum[r]);
-        state.maximum[r] = weights.maximum;
-        state.sum[r] = merge(before.y, state.sum[r], weights.kept, weights.added);
-        // A branch on the weights (false for NaN only) keeps the pieces in shared memory until the
-        // weights are there: without it they wait in registers, which spills.
-        if (!__any_sync(~0u, weights.kept >= 0.0f)) continue;
+        if (!live(r)) continue;
 #pragma unroll
         for (int i = 0; i < kDims / 16; ++i) {
           float* const mine = o + 8 * i + 2 * r;
           float4 old;
           if constexpr (TileType::kFoldInRegisters) {
-            const float* const kept = accumulated + 8 * i + 2 * r;
-            old = make_float4(kept[0], kept[1], kept[4], kept[5]);
+            const float* const before = accumulated + 8 * i + 2 * r;
+            old = make_float4(before[0], before[1], before[4], before[5]);
           } else if constexpr (TileType::kLandingZone) {
             const int piece = r * (kDims / 16) + i;
             copies_wait<kLanded - 1>();
             old = reinterpret_cast<const float4*>(
                 shared +
-                TileType::kLandingOffset)[piece % kLanded * TileType::kThreads + threadIdx.x];
-            land(piece + kLanded, source, live_count, policy);
+                TileType::kLandingOffset)[piece % kLanded * TileType::kThreads + thread_again()];
+            land(piece + kLanded, source, rows, policy);
           } else {
             if (i % 4 == 0)
               __syncwarp();  // no more than four loads in flight: there are no registers for them
-            if (row[r] >= live_count) continue;
+            if (8 * r >= rows) continue;
             old = load_4_hinted(source + r * 8 * kHeadDim + 16 * i, policy);
           }
-          mine[0] = merge(old.x, mine[0], weights.kept, weights.added);
-          mine[1] = merge(old.y, mine[1], weights.kept, weights.added);
-          mine[4] = merge(old.z, mine[4], weights.kept, weights.added);
-          mine[5] = merge(old.w, mine[5], weights.kept, weights.added);
+          mine[0] = merge(old.x, mine[0], kept[r], added[r]);
+          mine[1] = merge(old.y, mine[1], kept[r], added[r]);
+          mine[4] = merge(old.z, mine[4], kept[r], added[r]);
+          mine[5] = merge(old.w, mine[5], kept[r], added[r]);
         }
       }
     }
-    if (folds()) {
-      __syncwarp();  // the lanes of a row have read its state
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        if (lane % 4 == 0)
-          folded[row_in_group + 8 * r] = make_float2(state.maximum[r], state.sum[r]);
-      }
-      __syncwarp();
-    }
-    float* const place_of_first = target(first_partial);
+    const int here = lane_again();
+    const int row = first_row();
+    float* const place_of_first = target(row);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float maximum = state.maximum[r];
       const float sum = state.sum[r];
-      if (row[r] >= live_count) continue;
+      if (row + 8 * r >= live_rows()) continue;
       if (finishes) {
-        const int query = query_of(r);
-        const int head = item.kv_head * args.group + row[r] - query * args.group;
+        const int query = query_of(row + 8 * r);
+        const int head = item.kv_head * args.group + row + 8 * r - query * args.group;
         const std::int64_t place =
             static_cast<std::int64_t>(item.token + query) * args.q_heads + head;
         constexpr float kLog2E = 1.44269504088896340736f;
         const Finish result = finish(
             maximum, sum, args.sinks != nullptr ? __fmul_rn(args.sinks[head], kLog2E) : -INFINITY);
         auto* const words = reinterpret_cast<std::uint32_t*>(static_cast<T*>(args.out) +
-                                                             place * kHeadDim + half * kDims);
+                                                             place * kHeadDim + first_dim());
 #pragma unroll
         for (int i = 0; i < kDims / 8; ++i) {
-          words[4 * i + lane % 4] = pack(__fmul_rn(o[4 * i + 2 * r], result.factor),
+          words[4 * i + here % 4] = pack(__fmul_rn(o[4 * i + 2 * r], result.factor),
                                          __fmul_rn(o[4 * i + 2 * r + 1], result.factor), T{});
         }
-        if (args.lse != nullptr && half == 0 && lane % 4 == 0) args.lse[place] = result.lse;
+        if (args.lse != nullptr && half == 0 && here % 4 == 0) args.lse[place] = result.lse;
       } else if (!TileType::kFoldInRegisters || !folds() || last_unit) {
-        if (half == 0 && lane % 4 == 0 && (!folds() || last_unit)) {
-          args.partial_m[first_partial + 8 * r] = maximum;
-          args.partial_l[first_partial + 8 * r] = sum;
+        if (half == 0 && here % 4 == 0 && (!folds() || last_unit)) {
+          const int index = item.partial + (folds() ? 0 : unit * live_rows()) + row + 8 * r;
+          args.partial_m[index] = maximum;
+          args.partial_l[index] = sum;
         }
 #pragma unroll
         for (int i = 0; i < kDims / 16; ++i) {
@@ -576,7 +608,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
         for (int i = 0; i < kDims / 2; ++i) accumulated[i] = o[i];
       }
     } else if constexpr (TileType::kSplit == 2) {
-      if (merging) __syncthreads();  // the exchange buffers hold scores again
+      if (merging) sync();  // the exchange buffers hold scores again
     }
   }
 }

@@ -29,10 +29,12 @@ inline Arguments arguments_of(const DeviceParams& params, int tile_keys) {
   args.pages = params.kv.pages;
   args.page_size = params.kv.page_size;
   const auto page = static_cast<unsigned>(params.kv.page_size);
+  args.page_inverse = static_cast<std::uint32_t>((std::uint64_t{1} << 32) / page);
   args.page_shift = std::has_single_bit(page) ? std::countr_zero(page) : -1;
   args.piece = std::gcd(params.kv.page_size, tile_keys);
   args.q_heads = params.shape.q_heads;
   args.group = params.shape.group();
+  args.group_inverse = 65536 / args.group + 1;
   args.window = params.shape.window;
   args.early = params.early_reads ? 1 : 0;
   constexpr float kLog2E = 1.44269504088896340736f;

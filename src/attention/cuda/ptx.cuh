@@ -32,6 +32,14 @@ __device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+/// As barrier_arrive(), by one thread of a whole warp, without a branch.
+__device__ __forceinline__ void barrier_arrive_by_one(std::uint32_t barrier) {
+  asm volatile(
+      "{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\n"
+      "@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}\n" ::"r"(barrier)
+      : "memory");
+}
+
 /// Blocks until the phase of the given parity is complete.
 __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   asm volatile(
@@ -157,7 +165,26 @@ __device__ __forceinline__ std::uint64_t matrix_descriptor(std::uint32_t address
   return (static_cast<std::uint64_t>(high) << 32) | low;
 }
 
+/// The descriptor of what lies `bytes` further on in the same matrix.
+__device__ __forceinline__ std::uint64_t advance(std::uint64_t descriptor, int bytes) {
+  // In the low word alone: addresses end at 256 KB, and the uniform datapath adds words.
+  return (descriptor & 0xffffffff00000000u) |
+         (static_cast<std::uint32_t>(descriptor) + static_cast<std::uint32_t>(bytes >> 4));
+}
+
 // --- threads and launches ---
+
+/// Thread and lane, read again rather than kept in a register.
+__device__ __forceinline__ int thread_again() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+__device__ __forceinline__ int lane_again() {
+  int lane;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return lane;
+}
 
 __device__ __forceinline__ void sync_threads(int name, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
