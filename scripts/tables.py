@@ -6,9 +6,9 @@
     scripts/tables.py --check    exit status 1 when a table differs from its data
 
 A table is what stands between `<!-- table:NAME -->` and `<!-- /table -->`; NAME is a file
-bench/results/NAME.json of tools/compare_llama.py, or in the format of `segue ladder --json`, `segue sweep --json` or `segue cells
---json`. While that file does not exist the table must be empty. docs/NAME.svg is the picture of such
-cells, where it exists.
+bench/results/NAME.json of tools/compare_llama.py, or in the format of `segue ladder --json`, `segue sweep
+--json`, `segue cells --json` or attention/cuda/harness. While that file does not exist the table must be
+empty. docs/NAME.svg is the picture of such cells, where it exists.
 """
 import json
 import pathlib
@@ -17,16 +17,12 @@ import statistics
 import sys
 
 import plot_cells
+from gpu_tables import gpu_table, markdown
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 TABLE = re.compile(r"(<!-- table:([\w-]+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)
 MARKERS = re.compile(r"^<!-- (?:table:[\w-]+|/table) -->$", re.MULTILINE)
-
-
-def markdown(header: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
 
 
 def ladder(document: dict) -> str:
@@ -87,26 +83,6 @@ def cells(document: dict) -> str:
     return markdown(header, rows)
 
 
-def gpu_sweep(document: dict) -> str:
-    """One line per shape, depth and batch; a column of time and share of the read ceiling per row count."""
-    cells = [c for c in document["cells"] if c["policy"] == "segue"]
-    rows = list(dict.fromkeys(c["rows"] for c in cells))
-    lines = list(dict.fromkeys((c["shape"], c["layout"], c["depth"], c["batch"]) for c in cells))
-    found = {(c["shape"], c["layout"], c["depth"], c["batch"], c["rows"]): c for c in cells}
-
-    def cell(line, count) -> str:
-        c = found.get((*line, count))
-        return "–" if c is None else f"{c['us']['median']:.1f} ({c['percent_of_read']:.1f} %)"
-
-    header = ["shape", "layout", "depth", "batch", "KV MB", "floor µs", *(f"rows {r}" for r in rows)]
-    table = []
-    for line in lines:
-        first = next(c for c in cells if (c["shape"], c["layout"], c["depth"], c["batch"]) == line)
-        table.append([line[0], line[1], str(line[2]), str(line[3]), f"{first['bytes'] / 1e6:.0f}",
-                      f"{first['floor_us']:.1f}", *(cell(line, r) for r in rows)])
-    return markdown(header, table)
-
-
 def render(name: str) -> str:
     path = RESULTS / f"{name}.json"
     if not path.exists():
@@ -116,8 +92,8 @@ def render(name: str) -> str:
         return llama(document)
     if "rows" in document:
         return ladder(document)
-    if "gpu" in document:
-        return gpu_sweep(document)
+    if "gpu" in document or "counters" in document:
+        return gpu_table(document, RESULTS)
     return cells(document) if "profile" in document["cells"][0] else sweep(document)
 
 
