@@ -26,7 +26,7 @@ Status choose_kernel(const PlanInput& input, const DeviceFacts& device, Plan& ou
   if (input.kernel != nullptr) {
     if (!input.kernel->supports(input.shape)) {
       return Error{
-          ErrorCode::kUnsupported,
+          ErrorCode::kUsage,
           fmt::format("kernel '{}' does not support ({},{},{}) with {} KV, {} layout, page size {}",
                       input.kernel->name, input.shape.q_heads, input.shape.kv_heads,
                       input.shape.head_dim, kv_type_name(input.shape.kv),
