@@ -64,8 +64,8 @@ struct GenerationStats {
   double draft_s = 0;
   double verify_s = 0;
   double other_s = 0;
-  /// Against no speculation, by the step times measured so far; 0 while steps without drafts, or
-  /// with, were not.
+  /// Against no speculation, by the step times measured so far; 0 while fewer than 30 steps
+  /// without drafts, or with, were: under `auto` that is so where speculation wins at once.
   double speedup_over_off = 0;
   int usual_k = 0;                   // of most steps with drafts
   double usual_acceptance = 0;       // at every draft position, that yields the tokens they gave

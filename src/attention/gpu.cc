@@ -100,7 +100,7 @@ Status check_gpu(const device::GpuFacts& gpu, const Kernel* forced) {
   }
   if (forced != nullptr && forced->device == DeviceKind::kCuda &&
       !runs_family(gpu, forced->family)) {
-    return Error{ErrorCode::kUnsupported,
+    return Error{ErrorCode::kUsage,
                  fmt::format("kernel '{}' is for compute capability {}; {} has {}.{}", forced->name,
                              family_range(forced->family), gpu.name, gpu.major, gpu.minor)};
   }

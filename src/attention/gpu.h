@@ -27,8 +27,8 @@ DeviceFacts gpu_device(const device::GpuFacts& gpu, const Shape& shape,
 /// The layout that caches of this shape have on a GPU unless somebody else made them.
 kv::Layout gpu_layout(const Shape& shape);
 
-/// Has this build kernels for it, and is `forced` one of them? kUnsupported with what it is and
-/// what there is.
+/// Has this build kernels for it, and is `forced` one of them? kUnsupported, or
+/// kUsage for `forced`, with what it is and what there is.
 Status check_gpu(const device::GpuFacts& gpu, const Kernel* forced = nullptr);
 
 }  // namespace segue::attention

@@ -48,7 +48,7 @@ TEST(KernelTable, ForcingAKernelThatLacksTheShapeIsRefused) {
     Plan out;
     const Status status = plan(input, cpu_device(1), out);
     ASSERT_FALSE(status.ok());
-    EXPECT_EQ(status.error().code, ErrorCode::kUnsupported);
+    EXPECT_EQ(status.error().code, ErrorCode::kUsage);
   }
 }
 

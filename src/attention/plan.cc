@@ -26,7 +26,7 @@ Status choose_kernel(const PlanInput& input, const DeviceFacts& device, Plan& ou
   if (input.kernel != nullptr) {
     if (!input.kernel->supports(input.shape)) {
       return Error{
-          ErrorCode::kUnsupported,
+          ErrorCode::kUsage,
           fmt::format("kernel '{}' does not support ({},{},{}) with {} KV, {} layout, page size {}",
                       input.kernel->name, input.shape.q_heads, input.shape.kv_heads,
                       input.shape.head_dim, kv_type_name(input.shape.kv),
@@ -84,7 +84,8 @@ void add_tiles(const Shape& shape, const UnitRule& rule, int max_rows, int seque
 struct Cut {
   int origin = 0;
   int count = 1;
-  int units = 0;  // from the origin to the tile's end
+  int units = 0;    // from the origin to the tile's end
+  int at_once = 0;  // > 0: at most `count` shrinking segments, so many of a length (see shrink())
 
   int begin(int segment) const {
     return origin + static_cast<int>(std::int64_t{units} * segment / count);
@@ -99,16 +100,40 @@ Cut cut(const RowTile& tile, int segments, bool over_whole_length) {
   return result;
 }
 
+/// Segments for workgroups of unequal speed (factoring: Flynn Hummel, Schonberg and Flynn 1992).
+/// `at_once` of them share three quarters of what is left, then of what is left after that; the
+/// last take the rest. A workgroup may be a third slower than another and all still end together,
+/// with few starts and the longest possible segment folded in place.
+void shrink(const RowTile& tile, int tile_index, const Cut& segments,
+            std::vector<WorkItem>& items) {
+  int allowed = segments.count;
+  for (int unit = tile.unit_first; unit < tile.unit_last;) {
+    const int left = tile.unit_last - unit;
+    const int takers = std::min(segments.at_once, allowed);
+    const int size = allowed <= segments.at_once ? (left + takers - 1) / takers
+                                                 : std::max(1, 3 * left / (4 * takers));
+    for (int i = 0; i < takers && unit < tile.unit_last; ++i, --allowed) {
+      const int end = std::min(unit + size, tile.unit_last);
+      items.push_back({tile_index, 0, unit, end, -1});
+      unit = end;
+    }
+  }
+}
+
 /// Items of one tile and its first kv head, partials numbered from 0; returns the partials.
 std::int64_t cut_tile(const RowTile& tile, int tile_index, int group, const Cut& segments,
                       std::vector<WorkItem>& items) {
   const std::size_t first = items.size();
-  int unit = tile.unit_first;
-  for (int i = 1; i <= segments.count; ++i) {
-    const int end = i < segments.count ? segments.begin(i) : tile.unit_last;
-    if (end <= unit) continue;  // in front of the window
-    items.push_back({tile_index, 0, unit, end, -1});
-    unit = end;
+  if (segments.at_once > 0) {
+    shrink(tile, tile_index, segments, items);
+  } else {
+    int unit = tile.unit_first;
+    for (int i = 1; i <= segments.count; ++i) {
+      const int end = i < segments.count ? segments.begin(i) : tile.unit_last;
+      if (end <= unit) continue;  // in front of the window
+      items.push_back({tile_index, 0, unit, end, -1});
+      unit = end;
+    }
   }
   if (items.size() - first == 1) return 0;
   std::int64_t partials = 0;
@@ -188,6 +213,7 @@ void count_work(const RowTile& tile, Plan& out) {
 
 void choose_path(const PlanInput& input, const DeviceFacts& device, const StepFacts& step,
                  Plan& out) {
+  out.rounds = 1;
   evaluate(input.policy, input.shape, device, step, out.verdict);
   if (input.force_segments > 0) {
     out.tile_segments.assign(out.tiles.size(), input.force_segments);
@@ -196,7 +222,11 @@ void choose_path(const PlanInput& input, const DeviceFacts& device, const StepFa
   } else if (out.verdict.path == Path::kWhole) {
     out.tile_segments.assign(out.tiles.size(), 1);
   } else if (input.policy == Policy::kSegue) {
-    choose_segments(input.shape, device, out.tiles, out.tile_segments);
+    const int rounds = choose_segments(input.shape, device, out.tiles, out.tile_segments);
+    // Of several pairs all would have their long segments, the last one's too late.
+    if (device.uneven && out.tiles.size() * static_cast<std::size_t>(input.shape.kv_heads) == 1) {
+      out.rounds = rounds;
+    }
   } else {
     out.tile_segments.assign(out.tiles.size(), kModelSegments);
   }
@@ -283,6 +313,7 @@ Status plan(const PlanInput& input, const DeviceFacts& device, Plan& out) {
   choose_path(input, device, step, out);
   order_tiles(out);
   const bool limited = fit_partials(input, out);
+  if (limited) out.rounds = 1;
 
   const bool over_whole_length =
       input.force_segments == 0 && out.verdict.path == Path::kSegmented &&
@@ -290,7 +321,10 @@ Status plan(const PlanInput& input, const DeviceFacts& device, Plan& out) {
   for (const std::int32_t index : out.tile_order) {
     const RowTile& tile = out.tiles[static_cast<std::size_t>(index)];
     std::int32_t& segments = out.tile_segments[static_cast<std::size_t>(index)];
-    const Cut segment_cut = cut(tile, segments, over_whole_length);
+    Cut segment_cut = cut(tile, segments, over_whole_length);
+    if (out.rounds > 1 && segment_cut.count > 1) {
+      segment_cut.at_once = (segment_cut.count + out.rounds - 1) / out.rounds;
+    }
     segments = add_items(tile, index, segment_cut, out);
   }
   for (std::size_t i = 0; i < out.tiles.size(); ++i) {

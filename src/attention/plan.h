@@ -30,9 +30,11 @@ struct RowTile {
 };
 
 /// One workgroup's work, issued in the order of Plan::items (longest tiles first): a row tile, one
-/// kv head, a run of units (a segment). A segment that starts at the tile's first unit folds its
-/// units in place: one partial per row and head, or the final result when it also is the last.
-/// Every other segment stores a partial per unit, because the fold goes left to right.
+/// kv head, a run of units (a segment). Segments of a tile are equally long, or shrink towards its
+/// end where workgroups differ in speed and the tile is alone. A segment that starts at the tile's
+/// first unit folds its units in place: one partial per row and head, or the final result when it
+/// also is the last. Every other segment stores a partial per unit, because the fold goes left to
+/// right.
 struct WorkItem {
   std::int32_t tile = 0;
   std::int32_t kv_head = 0;
@@ -79,6 +81,7 @@ struct Plan {
   std::int64_t kv_bytes = 0;    // K and V bytes that the items read
   std::int64_t operations = 0;  // multiply-adds x 2 over visible keys
 
+  int rounds = 1;  // segments that one workgroup takes of a split tile, one after the other
   std::vector<std::int32_t> tile_segments;  // [tiles] segments per kv head
   std::vector<std::int32_t> tile_order;     // [tiles] the order in which their items are issued
   std::vector<std::uint64_t> sort_keys;     // [tiles] scratch of planning

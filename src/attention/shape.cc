@@ -61,6 +61,8 @@ DeviceFacts cpu_device(int threads) {
   facts.workgroups = std::max(threads, 1);
   facts.multiprocessors = facts.workgroups;
   facts.min_unit = 128;     // 64 cost 10 to 18 % at 2K keys and in windows of 512
+  facts.uneven = true;      // a shared machine slows one CPU by a third for milliseconds ...
+  facts.imbalance = 0.25;   // ... and equal work ends that far apart
   facts.target_items = 32;  // 128 cost 7 % at 8 rows x 4 heads of one kv head: partials of 128 keys
   return facts;
 }

@@ -81,6 +81,7 @@ struct DeviceFacts {
   // 12 to 20 beyond.
   double item_keys = 5;
   double merge_keys = 12;
+  bool uneven = false;      // workgroups differ in speed: segments of a lone tile shrink
   double imbalance = 0.04;  // part of a workgroup's time by which equal work may end apart
 };
 

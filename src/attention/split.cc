@@ -69,10 +69,10 @@ struct Estimate {
 
 }  // namespace
 
-void choose_segments(const Shape& shape, const DeviceFacts& device, std::span<const RowTile> tiles,
-                     std::vector<std::int32_t>& segments) {
+int choose_segments(const Shape& shape, const DeviceFacts& device, std::span<const RowTile> tiles,
+                    std::vector<std::int32_t>& segments) {
   segments.assign(tiles.size(), 1);
-  if (device.workgroups <= 1 || tiles.empty()) return;
+  if (device.workgroups <= 1 || tiles.empty()) return 1;
 
   Estimate whole;
   double work = 0;
@@ -82,8 +82,9 @@ void choose_segments(const Shape& shape, const DeviceFacts& device, std::span<co
     work += shape.kv_heads * cost.units * cost.unit;
   }
   double best = whole.makespan(device);
-  if (best * device.workgroups <= kEvenEnough * work) return;
+  if (best * device.workgroups <= kEvenEnough * work) return 1;
   double target = std::numeric_limits<double>::infinity();
+  int chosen = 1;
   for (int finer = 1; finer <= kFinest; ++finer) {
     const double candidate = work / (static_cast<double>(device.workgroups) * finer);
     if (candidate >= whole.largest) continue;
@@ -95,12 +96,14 @@ void choose_segments(const Shape& shape, const DeviceFacts& device, std::span<co
     if (const double makespan = estimate.makespan(device); makespan < best) {
       best = makespan;
       target = candidate;
+      chosen = finer;
     }
   }
-  if (target == std::numeric_limits<double>::infinity()) return;
+  if (target == std::numeric_limits<double>::infinity()) return 1;
   for (std::size_t i = 0; i < tiles.size(); ++i) {
     segments[i] = TileCost(shape, device, tiles[i]).segments(target);
   }
+  return chosen;
 }
 
 std::int64_t most_items(const DeviceFacts& device, std::int64_t tiles_and_heads) {

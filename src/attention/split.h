@@ -16,14 +16,15 @@ namespace segue::attention {
 /// "Segmented" of the modelled policies: this many segments, whatever there is to do.
 inline constexpr int kModelSegments = 16;
 
-/// Fills segments[tile], per kv head, each between 1 and the tile's units.
+/// Fills segments[tile], per kv head, each between 1 and the tile's units; returns how many a
+/// workgroup is meant to take one after the other (1 without a split).
 ///
 /// The cost of a unit is unit * max(reading_rows, rows * group): its reading or its arithmetic, in
 /// rows times keys. Candidates are "no split" and "split what exceeds total /
 /// (workgroups * c)" for c = 1, 2, 3, 4; each is charged its stored partials and its items' starts,
 /// and the candidate with the smallest estimated makespan wins, the coarser one on a tie.
-void choose_segments(const Shape& shape, const DeviceFacts& device, std::span<const RowTile> tiles,
-                     std::vector<std::int32_t>& segments);
+int choose_segments(const Shape& shape, const DeviceFacts& device, std::span<const RowTile> tiles,
+                    std::vector<std::int32_t>& segments);
 
 /// The largest number of items, all kv heads counted, that choose_segments() makes of
 /// `tiles_and_heads` (row tile, kv head) pairs.

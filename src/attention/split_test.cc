@@ -105,5 +105,25 @@ TEST(Split, StaysNearTheIdealMakespanForRandomMixedSteps) {
   RecordProperty("worst_ratio", std::to_string(worst));
 }
 
+TEST(Split, ShrinksSegmentsForWorkgroupsThatDifferInSpeed) {
+  for (const int threads : {2, 3}) {
+    for (const std::int64_t depth : {3000, 9000, 16'384, 50'000}) {
+      const Plan plan = plan_of(kOne, {{.depth = depth, .rows = 2}}, cpu_device(threads));
+      ASSERT_GT(plan.items.size(), static_cast<std::size_t>(threads)) << to_text(plan);
+      std::vector<double> free_at(static_cast<std::size_t>(threads), 0.0);
+      double units = 0;
+      for (std::size_t i = 0; i < plan.items.size(); ++i) {
+        EXPECT_LE(plan.items[i].units(), plan.items[i > 0 ? i - 1 : 0].units()) << to_text(plan);
+        // The first thread takes half as long again as the others.
+        const auto first = std::min_element(free_at.begin(), free_at.end());
+        *first += plan.items[i].units() * (first == free_at.begin() ? 1.5 : 1.0);
+        units += plan.items[i].units();
+      }
+      const double ideal = units / (threads - 1 + 1 / 1.5);
+      EXPECT_LE(*std::max_element(free_at.begin(), free_at.end()), ideal + 1.5) << to_text(plan);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace segue::attention

@@ -91,8 +91,8 @@ Status run_once(const RunFlags& flags, Engine& engine, Request request) {
   return write_json(flags.engine.json, document(flags, engine, *completion));
 }
 
-/// Turns until end of input; the JSON document is that of the last turn. Where a person types,
-/// Ctrl-C ends a reply, and the chat only between replies.
+/// Turns until end of input; the JSON document is that of the last turn that had a reply. Where a
+/// person types, Ctrl-C ends a reply, and the chat only between replies.
 Status run_chat(const RunFlags& flags, Engine& engine, Request request) {
   std::vector<Engine::Message> messages;
   std::int64_t lost_bytes = 0;
@@ -109,6 +109,7 @@ Status run_chat(const RunFlags& flags, Engine& engine, Request request) {
   bool given = !line.empty();
   const bool person = isatty(STDIN_FILENO) != 0;
   if (person) core::log_info("[Ctrl-C stops a reply, Ctrl-D ends the chat]");
+  Status status;
   while (!interrupted()) {
     if (!given) {
       if (!flags.engine.quiet) {
@@ -121,10 +122,16 @@ Status run_chat(const RunFlags& flags, Engine& engine, Request request) {
     given = false;
     say("user", line);
     Result<std::vector<std::int32_t>> prompt = engine.encode_chat(messages);
-    if (!prompt.ok()) return prompt.error();
+    if (!prompt.ok()) {
+      status = prompt.error();
+      break;
+    }
     request.prompt_tokens = std::move(prompt).value();
     Result<Completion> completion = engine.generate(request);
-    if (!completion.ok()) return completion.error();
+    if (!completion.ok()) {
+      status = completion.error();
+      break;
+    }
     completion->lost_bytes = lost_bytes;
     print_text("\n");
     if (!flags.engine.quiet) print_stats(*completion, request.spec != SpecMode::kAuto);
@@ -132,7 +139,8 @@ Status run_chat(const RunFlags& flags, Engine& engine, Request request) {
     last = document(flags, engine, *completion);
     if (person && completion->finish_reason == FinishReason::kCancelled) forget_interrupt();
   }
-  return last.is_null() ? Status() : write_json(flags.engine.json, last);
+  const Status written = last.is_null() ? Status() : write_json(flags.engine.json, last);
+  return status.ok() ? written : status;
 }
 
 }  // namespace

@@ -93,7 +93,7 @@ Result<attention::Plan> verify_plan(const EngineOptions& options, const model::C
   }
   attention::Plan plan;
   if (Status status = attention::plan(input, model::cpu_device(threads), plan); !status.ok())
-    return usage(status.error().message);
+    return status.error();
   return plan;
 }
 

@@ -26,6 +26,11 @@ constexpr double kMemoryShare =
 // Verify rows whose logits have their memory from the start; a first step that pays for it looks
 // several times as expensive as it is.
 constexpr std::int64_t kReservedRows = 64;
+// Less than any preemption lasts: steps that follow each other so closely had none between them.
+constexpr double kBetweenStepsUs = 100;
+// A step that waited for longer than it ran tells nothing: the other threads may have done the work
+// of the one that waited.
+constexpr double kMostPreempted = 0.5;
 
 }  // namespace
 
@@ -254,6 +259,9 @@ Result<int> Loop::take(Block& block, const float* logits, const float* hidden,
 
 Result<StepReport> Loop::step(std::span<Sequence* const> sequences, attention::Policy policy,
                               speculate::Controller& controller) {
+  if (core::now_us() - last_step_end_us_ > kBetweenStepsUs) {
+    preemption_.since_last_us(*runtime_.pool);  // what happened before is no part of this step
+  }
   const double start = core::now_us();
   blocks_.clear();
   bool any_prefill = false;
@@ -295,8 +303,11 @@ Result<StepReport> Loop::step(std::span<Sequence* const> sequences, attention::P
   }
   const double end = core::now_us();
 
-  StepReport report{records_,           output->groups, drafted - start,
-                    verified - drafted, end - verified, end - start};
+  StepReport report{
+      records_, output->groups, drafted - start, verified - drafted, end - verified, end - start,
+      0};
+  last_step_end_us_ = end;
+  report.preempted_us = std::min(preemption_.since_last_us(*runtime_.pool), report.total_us);
   const double share = 1.0 / static_cast<double>(blocks_.size());
   std::vector<speculate::StepRows> rows;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
@@ -307,7 +318,9 @@ Result<StepReport> Loop::step(std::span<Sequence* const> sequences, attention::P
                                        blocks_[i].draft_us, report.verify_us * share,
                                        report.other_us * share});
   }
-  if (!any_prefill) controller.observe_step(rows, report.total_us - slow_draft_us_);
+  if (!any_prefill && report.preempted_us < kMostPreempted * report.total_us) {
+    controller.observe_step(rows, report.total_us - slow_draft_us_ - report.preempted_us);
+  }
   return report;
 }
 

@@ -13,6 +13,7 @@
 
 #include "attention/kernel.h"
 #include "attention/policy.h"
+#include "core/preemption.h"
 #include "engine/runtime.h"
 #include "engine/sequence.h"
 #include "kv/cache.h"
@@ -53,6 +54,7 @@ struct StepReport {
   double verify_us = 0;  // the target's forward pass
   double other_us = 0;   // sampling, acceptance, bookkeeping
   double total_us = 0;
+  double preempted_us = 0;  // of the total: other programs held our CPUs
 };
 
 class Loop {
@@ -124,6 +126,8 @@ class Loop {
   speculate::SampleScratch scratch_;
   std::int64_t next_key_ = 1;
   std::vector<std::unique_ptr<speculate::Drafter>> drafters_;  // those of this runtime
+  core::Preemption preemption_;
+  double last_step_end_us_ = 0;
   double slow_draft_us_ = 0;  // of the step: time in drafters that are not `ready`
   std::vector<Block> blocks_;
   std::vector<Ask> asks_;

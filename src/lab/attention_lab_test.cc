@@ -103,6 +103,17 @@ TEST(Explain, PlansForAGpuThatIsNotHere) {
   EXPECT_EQ(explain(options).error().code, ErrorCode::kUsage);
 }
 
+TEST(Explain, RefusesStepsThatNoMemoryCouldPlan) {
+  ExplainOptions options;
+  options.shape = *parse_shape("128,8,128");
+  options.depth = 1 << 24;
+  options.rows = 4096;
+  options.batch = 4096;
+  ASSERT_FALSE(explain(options).ok());
+  EXPECT_EQ(explain(options).error().code, ErrorCode::kUsage);
+  EXPECT_NE(explain(options).error().message.find("16777216 rows"), std::string::npos);
+}
+
 TEST(Gpu, SaysThatThereIsNoneWhereThereIsNone) {
   if (device::gpu_count() > 0) GTEST_SKIP() << "there is a GPU";
   SweepOptions sweep;

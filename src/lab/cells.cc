@@ -35,7 +35,8 @@ struct Alternative {
   speculate::Controller controller;
   std::int64_t generated = 0;
   // Of the cell:
-  Turns turns;
+  Turns turns;              // without the time that other programs held the CPUs
+  double preempted_us = 0;  // that time
   speculate::Statistics stats;
   std::vector<core::Json> explained;  // auto: what the controller knew at the end of each round
 };
@@ -151,7 +152,8 @@ Status Cells::slice(Alternative& alternative, std::int64_t until, bool counts) {
     const Result<engine::StepReport> report =
         trunk_->loop().step(sequences, attention::Policy::kSegue, alternative.controller);
     if (!report.ok()) return report.error();
-    us += report->total_us;
+    us += report->total_us - report->preempted_us;
+    alternative.preempted_us += counts ? report->preempted_us : 0;
     for (const engine::SequenceStep& step : report->sequences) {
       alternative.generated += step.emitted;
       tokens += expected_tokens(profile_, step.drafted, step.depth + 1);
@@ -197,6 +199,7 @@ Status Cells::measure(std::int64_t depth, std::int64_t batch, const CellProfile&
                       core::Json& cells) {
   for (Alternative& alternative : alternatives_) {
     alternative.turns = {};
+    alternative.preempted_us = 0;
     alternative.stats = {};
     alternative.explained.clear();
   }
@@ -244,6 +247,7 @@ core::Json Cells::cell(std::int64_t depth, std::int64_t batch, const std::string
         .set("tokens_per_s", 1e6 * rate)
         .set("steps_by_k",
              std::vector<std::int64_t>(histogram.begin(), histogram.begin() + kMaxK + 1))
+        .set("preempted_s", alternative.preempted_us * 1e-6)
         .set("slice_us", rounded_us)
         .set("slice_tokens", rounded_tokens);
     if (&alternative == &automatic) {

@@ -57,6 +57,13 @@ Result<Explained> make_plan(const ExplainOptions& given) {
   ExplainOptions options = given;
   Explained explained;
   attention::PlanInput input;
+  constexpr std::int64_t kMostRows = 1 << 18;  // hundreds of megabytes of plan
+  if (const std::int64_t rows = std::int64_t{options.batch} * options.rows; rows > kMostRows) {
+    return Error{ErrorCode::kUsage,
+                 fmt::format("a step of {} sequences with {} rows each has {} rows; allowed: up to "
+                             "{}",
+                             options.batch, options.rows, rows, kMostRows)};
+  }
   const Result<const attention::Kernel*> kernel = forced_kernel(options.kernel, options.device);
   if (!kernel.ok()) return kernel.error();
   if (options.device == attention::DeviceKind::kCuda) {

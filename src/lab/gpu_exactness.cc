@@ -234,7 +234,7 @@ Result<core::Json> check(const ExactnessOptions& options, const device::GpuFacts
     if (options.progress) options.progress(done / static_cast<double>(kCases.size()));
   }
   if (done == 0 && !interrupted) {
-    return Error{ErrorCode::kUnsupported,
+    return Error{ErrorCode::kUsage,
                  fmt::format("kernel '{}' supports none of the cases with {} KV",
                              kernel != nullptr ? kernel->name : "", kv_type_name(options.kv))};
   }

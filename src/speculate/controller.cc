@@ -91,7 +91,7 @@ const Controller::Choice* Controller::worthwhile_probe(const std::vector<Member>
   return probe;
 }
 
-/// Better than no drafts by more than what is not known about it.
+/// Better than no drafts by more than what is not known about it, and known well enough.
 bool Controller::proven(const std::vector<Member>& members, const Choice& choice,
                         const Choice& off) const {
   if (choice.shape.extra_rows() == 0) return true;
@@ -99,6 +99,7 @@ bool Controller::proven(const std::vector<Member>& members, const Choice& choice
   for (std::size_t i = 0; i < members.size(); ++i)
     tokens -= members[i].source(choice.drafts[i]).tokens_error(choice.drafts[i].draft, 0);
   const double error_us = CostModel::difference_error_us(choice.step, off.step);
+  if (error_us > kLargestDoubtSteps * off.us) return false;
   return tokens / (choice.us + error_us) > off.rate();
 }
 
@@ -209,8 +210,7 @@ void Controller::observe_step(std::span<const StepRows> rows, double us) {
   costs_.observe_step(shape, us);
   ++steps_;
   steps_since_verify_ = verify ? 0 : steps_since_verify_ + 1;
-  verify_measured_ |= verify;
-  baseline_measured_ |= !verify;
+  ++(verify ? verify_steps_ : off_steps_);
   const double alone_us =
       costs_.step_us({.batch = shape.batch, .rows = shape.batch, .depth = shape.depth});
   budget_steps_ = std::min(budget_steps_ + kProbeShare * us / alone_us, kLargestBudgetSteps);

@@ -96,7 +96,8 @@ class Controller {
                                               int kind = 0) const;
 
   /// For one sequence alone that ended at `depth` and whose drafters are of `kind`. Empty when it
-  /// verified nothing, or while steps with or without drafts have not been measured.
+  /// verified nothing, or while so few steps with or without drafts have been measured that a slow
+  /// moment of the machine may have been all of them.
   std::optional<AgainstOff> against_off(const Statistics& counts, std::int64_t depth,
                                         int kind = 0) const;
 
@@ -175,11 +176,11 @@ class Controller {
   SharedAcceptance shared_;
   std::unordered_map<std::int64_t, Sequence> sequences_;
 
-  double budget_steps_ = 1.5;  // time that probes may still lose, in steps without drafts
-  bool verify_measured_ = false;
-  bool baseline_measured_ = false;  // is there a step without drafts to compare with?
-  bool probing_ = false;            // between the decision and the end of its step
-  double probe_token_us_ = 0;       // time per token of the choice that the probe stands in for
+  double budget_steps_ = 1.5;      // time that probes may still lose, in steps without drafts
+  std::int64_t verify_steps_ = 0;  // measured
+  std::int64_t off_steps_ = 0;
+  bool probing_ = false;       // between the decision and the end of its step
+  double probe_token_us_ = 0;  // time per token of the choice that the probe stands in for
   double probe_draft_us_ = 0;
   std::int64_t probe_tokens_ = 0;
   std::int64_t steps_ = 0;

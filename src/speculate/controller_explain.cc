@@ -12,6 +12,9 @@ namespace segue::speculate {
 namespace {
 
 constexpr std::size_t kShown = 16;  // sequences in explain()
+// Of each kind, before speculation is compared with none: others slow the machine down for ten
+// steps at a time.
+constexpr std::int64_t kFewestSteps = 30;
 
 /// The constant acceptance at which k drafts yield `tokens` tokens a step, 1 to k + 1.
 double constant_acceptance(double tokens, int k) {
@@ -49,7 +52,7 @@ std::optional<AgainstOff> Controller::against_off(const Statistics& counts, std:
                                                   int kind) const {
   const auto& steps_by_k = counts.k_histogram();
   const auto most = std::max_element(steps_by_k.begin() + 1, steps_by_k.end());
-  if (*most == 0 || !baseline_measured_ || !verify_measured_) return std::nullopt;
+  if (*most == 0 || std::min(off_steps_, verify_steps_) < kFewestSteps) return std::nullopt;
   double us = 0;
   for (int k = 0; k <= kMaxDraft; ++k) {
     const std::int64_t steps = steps_by_k[static_cast<std::size_t>(k)];

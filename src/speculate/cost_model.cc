@@ -44,6 +44,7 @@ constexpr double kRowCountDeviation = 0.15;
 // Of each extra row where verify steps take another path: they hardly matter beside that.
 constexpr double kCheapRowDeviation = 0.05;
 constexpr double kFar = 4.0;  // standard deviations from what was expected: disturbed, or a change
+constexpr int kDisturbedInARow = 12;
 constexpr double kDrift = 0.003;  // of the prior deviations, per observation
 constexpr int kRowCounts = 24;  // 2 .. 16, then a bin per quarter of a doubling up to 80, then one
 constexpr double kDepthUnit = 4096;
@@ -183,9 +184,9 @@ void DriftingFit::observe(Prediction expected, double us, int kind) {
   bool widened = false;
   int& suspicious = suspicious_[static_cast<std::size_t>(kind)];
   if (surprise > kFar) {
-    // One in twenty steps may be disturbed; three disturbed in a row are a change.
+    // Others slow the machine down for ten steps at a time; more in a row are a change.
     ++rejected_;
-    if (++suspicious < 3) {
+    if (++suspicious < kDisturbedInARow) {
       noise_us *= surprise * surprise;
     } else {
       widen(expected, kind == 1);

@@ -88,6 +88,10 @@ TEST_F(Cli, UsageErrorsExitWithTwoAndNameTheFlag) {
            {"ladder -m " + model + " --page-size 12", "multiples of 8"},
            {"sweep --shape 4,1,64 --kernel cuda.sm80.bf16", "cuda.sm80.bf16"},
            {"explain --shape 4,1,64 --device cuda --kernel reference", "--device cpu"},
+           {"explain --shape 4,1,64 --kernel cpu.portable.f16", "does not support"},
+           {"sweep --shape 4,1,64 --kernel cpu.portable.f16", "does not support"},
+           {"exactness --kv f16 --kernel cpu.portable.bf16", "does not support"},
+           {run_model + "-p x --kernel cpu.portable.f16", "does not support"},
        }) {
     const Outcome result = run_program(arguments);
     EXPECT_EQ(result.code, 2) << arguments << "\n" << result.output;

@@ -3,6 +3,9 @@
 // right, whatever happened to its cache; requests with drafters of their own share steps; what does
 // not fit is refused with the two numbers.
 #include <memory>
+#include <numeric>
+#include <span>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -209,6 +212,40 @@ TEST(Drafters, WhatDoesNotFitTheTargetIsRefusedWithBothNumbers) {
     EXPECT_EQ(completion.error().code, ErrorCode::kUsage);
     EXPECT_THAT(completion.error().message, HasSubstr(flag));
   }
+}
+
+/// A tiny assistant whose head looks at the tokens of `top` of its four centroids only.
+gguf::Writer ordered_assistant(std::uint32_t top, const std::vector<std::int32_t>& ordering) {
+  gguf::Writer writer = tiny_assistant_writer({});
+  writer.set("gemma4-assistant.use_ordered_embeddings", true);
+  writer.set("gemma4-assistant.n_centroids", std::uint32_t{4});
+  writer.set("gemma4-assistant.centroid_top_k", top);
+  writer.tensor("masked_embd_centroids.weight", {32, 4}, std::vector<float>(128, 0.5f));
+  writer.tensor("masked_embd_ordering", core::DType::kI32, {std::ssize(ordering)},
+                std::as_bytes(std::span(ordering)));
+  return writer;
+}
+
+TEST(Drafters, AnOrderedHeadDraftsAndIsRefusedWhereItsOrderIsNoListOfTheVocabulary) {
+  std::vector<std::int32_t> ordering(kTinyVocab);
+  std::iota(ordering.rbegin(), ordering.rend(), 0);
+  EngineOptions options;
+  options.model = write_tiny({});
+  options.assistant = write(ordered_assistant(2, ordering), "assistant.gguf");
+  options.threads = 1;
+  const auto engine = make_engine(options);
+  ASSERT_NE(engine, nullptr);
+  EXPECT_GT(engine->generate(request_of(SpecMode::kMtp, 3, 40, 0)).value().stats.drafted, 0);
+  const auto refusal = [&](const std::vector<std::int32_t>& bad) {
+    options.assistant = write(ordered_assistant(2, bad), "bad.gguf");
+    return create_error(options);
+  };
+  ordering[7] = kTinyVocab;
+  EXPECT_THAT(refusal(ordering), AllOf(HasSubstr("has token 260"), HasSubstr("0 to 259")));
+  ordering[7] = -1;
+  EXPECT_THAT(refusal(ordering), HasSubstr("has token -1"));
+  ordering.pop_back();
+  EXPECT_THAT(refusal(ordering), AllOf(HasSubstr("259 entries"), HasSubstr("has 260")));
 }
 
 }  // namespace

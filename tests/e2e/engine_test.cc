@@ -248,7 +248,7 @@ TEST(ModelFile, RefusesWhatTheForwardPassCannotRun) {
   missing.layers = 2;
   gguf::Writer deeper = tiny_writer(missing);
   deeper.set("gemma3.block_count", std::uint32_t{3});
-  EXPECT_THAT(error_of(deeper), testing::AnyOf(HasSubstr("blk.2"), HasSubstr("block_count")));
+  EXPECT_THAT(error_of(deeper), HasSubstr("blk.2"));
 }
 
 }  // namespace

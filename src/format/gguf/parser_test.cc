@@ -186,7 +186,7 @@ TEST(GgufParser, RefusesArraysNestedTooDeeply) {
 TEST(GgufParser, RefusesRepeatedKeysAndTensors) {
   Writer keys;
   keys.set("a", std::uint8_t{1});
-  keys.set("a", std::uint8_t{2});
+  keys.set_raw("a", ValueType::kU8, "2");
   EXPECT_EQ(refusal(keys.bytes()), "'f': key 'a' appears twice");
   Writer tensors;
   tensors.tensor("t", {1}, std::vector<float>{1});

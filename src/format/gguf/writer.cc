@@ -21,11 +21,13 @@ std::string Writer::array_head(ValueType element, std::size_t count) {
   return encode(static_cast<std::uint32_t>(element)) += encode(static_cast<std::uint64_t>(count));
 }
 
+void Writer::put(std::string_view key, ValueType type, std::string_view payload) {
+  std::erase_if(entries_, [key](const Entry& entry) { return entry.key == key; });
+  set_raw(key, type, payload);
+}
+
 void Writer::set_raw(std::string_view key, ValueType type, std::string_view payload) {
-  metadata_ += encode(key);
-  metadata_ += encode(static_cast<std::uint32_t>(type));
-  metadata_ += payload;
-  ++entries_;
+  entries_.push_back({std::string(key), type, std::string(payload)});
   if (key == "general.alignment" && payload.size() == sizeof(alignment_)) {
     std::memcpy(&alignment_, payload.data(), sizeof(alignment_));
     CHECK(alignment_ > 0);
@@ -55,8 +57,12 @@ std::vector<std::byte> Writer::bytes() const {
   std::string head = "GGUF";
   head += encode(version_);
   head += encode(static_cast<std::uint64_t>(tensors_.size()));
-  head += encode(entries_);
-  head += metadata_;
+  head += encode(std::uint64_t{entries_.size()});
+  for (const Entry& entry : entries_) {
+    head += encode(std::string_view(entry.key));
+    head += encode(static_cast<std::uint32_t>(entry.type));
+    head += entry.payload;
+  }
   std::string data;
   for (const Tensor& tensor : tensors_) {
     pad(data);

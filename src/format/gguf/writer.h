@@ -23,13 +23,13 @@ class Writer {
   explicit Writer(std::uint32_t version = 3) : version_(version) {}
 
   /// Metadata; the stored type is the type of the argument: set("llama.block_count",
-  /// std::uint32_t{2}).
+  /// std::uint32_t{2}). Takes the place of an earlier value of the key.
   template <class T>
   requires std::is_arithmetic_v<T>
-  void set(std::string_view key, T value) { set_raw(key, type_of<T>(), encode(value)); }
+  void set(std::string_view key, T value) { put(key, type_of<T>(), encode(value)); }
   template <std::convertible_to<std::string_view> T>
   void set(std::string_view key, const T& text) {
-    set_raw(key, ValueType::kString, encode(std::string_view(text)));
+    put(key, ValueType::kString, encode(std::string_view(text)));
   }
   template <class T>
   void set(std::string_view key, const std::vector<T>& items) {
@@ -41,9 +41,9 @@ class Writer {
         payload += encode(std::string_view(item));
       }
     }
-    set_raw(key, ValueType::kArray, payload);
+    put(key, ValueType::kArray, payload);
   }
-  /// A value whose bytes the caller lays out: nested arrays, broken values.
+  /// A value whose bytes the caller lays out: nested arrays, broken values, repeated keys.
   void set_raw(std::string_view key, ValueType type, std::string_view payload);
 
   /// Copies `data`, whose size must be that of `shape` (shape[0] contiguous, a multiple of the
@@ -90,11 +90,16 @@ class Writer {
     return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
   }
   static std::string encode(std::string_view text);
+  void put(std::string_view key, ValueType type, std::string_view payload);
   static std::string array_head(ValueType element, std::size_t count);
 
   std::uint32_t version_;
-  std::uint64_t entries_ = 0;
-  std::string metadata_;  // encoded
+  struct Entry {
+    std::string key;
+    ValueType type;
+    std::string payload;  // encoded
+  };
+  std::vector<Entry> entries_;
   std::uint32_t alignment_ = 32;
   std::vector<Tensor> tensors_;
 };

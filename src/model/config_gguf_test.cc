@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// The metadata of GGUF files: what is read, what has a default, and what is refused by name.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "format/gguf/writer.h"
+#include "model/assistant_config.h"
+#include "model/config.h"
+
+namespace segue::model {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using U32 = std::uint32_t;
+using Spoil = std::function<void(gguf::Writer&)>;
+
+/// What every architecture has: 3 layers, 256 wide, 4 query heads, 8 tokens.
+gguf::Writer file_of(const std::string& architecture) {
+  gguf::Writer writer;
+  const auto set = [&](const char* key, auto value) {
+    writer.set(architecture + "." + key, value);
+  };
+  writer.set("general.architecture", architecture);
+  set("block_count", U32{3});
+  set("embedding_length", U32{256});
+  set("feed_forward_length", U32{96});
+  set("attention.head_count", U32{4});
+  set("context_length", U32{128});
+  if (architecture != "llama") {
+    set("attention.head_count_kv", U32{2});
+    set("attention.sliding_window", U32{32});
+  }
+  if (architecture.starts_with("gemma4"))
+    set("attention.sliding_window_pattern", std::vector<bool>{true, true, false});
+  writer.tensor("token_embd.weight", {256, 8}, std::vector<float>(2048));
+  return writer;
+}
+
+gguf::Writer assistant_file() {
+  gguf::Writer writer = file_of("gemma4-assistant");
+  writer.set("gemma4-assistant.embedding_length_out", U32{32});
+  writer.set("gemma4-assistant.use_ordered_embeddings", true);
+  writer.set("gemma4-assistant.n_centroids", U32{4});
+  writer.set("gemma4-assistant.centroid_top_k", U32{2});
+  return writer;
+}
+
+Result<Config> read(const gguf::Writer& writer) {
+  const std::vector<std::byte> bytes = writer.bytes();
+  return config_from_gguf(gguf::File::parse(bytes, "file").value());
+}
+
+std::string refusal(gguf::Writer writer, const Spoil& spoil) {
+  spoil(writer);
+  const Result<Config> config = read(writer);
+  return config.ok() ? "accepted" : config.error().message;
+}
+
+std::string assistant_refusal(const Spoil& spoil) {
+  gguf::Writer writer = assistant_file();
+  spoil(writer);
+  const std::vector<std::byte> bytes = writer.bytes();
+  const Result<AssistantConfig> config =
+      assistant_from_gguf(gguf::File::parse(bytes, "file").value());
+  return config.ok() ? "accepted" : config.error().message;
+}
+
+template <class T>
+Spoil with(std::string key, T value) {
+  return [key, value](gguf::Writer& writer) { writer.set(key, value); };
+}
+
+TEST(GgufConfig, KeysThatAreLeftOutHaveTheDefaultsOfTheirArchitecture) {
+  const Config llama = read(file_of("llama")).value();
+  ASSERT_EQ(llama.kinds.size(), 1u);
+  EXPECT_EQ(llama.kinds[0].kv_heads, 4);
+  EXPECT_EQ(llama.kinds[0].head_dim, 64);
+  EXPECT_EQ(llama.kinds[0].rope_factor, 1.0);
+  EXPECT_EQ(llama.name, "llama");
+  EXPECT_EQ(llama.vocab, 8);
+  EXPECT_TRUE(llama.tied);
+  gguf::Writer writer = file_of("gemma3");
+  writer.set("gemma3.block_count", U32{7});
+  const Config gemma3 = read(writer).value();
+  EXPECT_EQ(gemma3.kinds[0].window, 32);
+  EXPECT_EQ(gemma3.kinds[1].rope_theta, 1e6);
+  for (int layer = 0; layer < 7; ++layer)
+    EXPECT_EQ(gemma3.layers[static_cast<std::size_t>(layer)].kind, layer == 5 ? 1 : 0) << layer;
+}
+
+TEST(GgufConfig, OneValueOrOneForEachLayer) {
+  gguf::Writer writer = file_of("llama");
+  writer.set("llama.feed_forward_length", std::vector<U32>{96, 128, 160});
+  const Config config = read(writer).value();
+  std::vector<std::int64_t> widths;
+  for (const Layer& layer : config.layers) widths.push_back(layer.intermediate);
+  EXPECT_THAT(widths, ElementsAre(96, 128, 160));
+}
+
+TEST(GgufConfig, WhatIsImpossibleIsRefusedWithTheKeyAndWhatIsAllowed) {
+  struct Case {
+    const char* architecture;
+    Spoil spoil;
+    const char *first, *second;
+  };
+  const Case cases[] = {
+      {"llama", with("general.architecture", "mamba"), "mamba", "gemma3, gemma4, llama"},
+      {"llama", with("llama.block_count", U32{0}), "block_count is 0", "1 to 4096"},
+      {"llama", with("llama.block_count", "three"), "block_count", "string"},
+      {"llama", with("llama.feed_forward_length", std::vector<U32>{96, 96}), "has 2 values",
+       "3 layers"},
+      {"llama", with("llama.feed_forward_length", U32{0}), "feed_forward_length is 0", "1 to"},
+      {"llama", with("llama.attention.layer_norm_rms_epsilon", 2.0f), "epsilon is 2", "0 to 1"},
+      {"llama", with("llama.attention.layer_norm_rms_epsilon", "small"), "epsilon", "string"},
+      {"llama", with("llama.vocab_size", U32{9}), "vocab_size is 9", "8 rows"},
+      {"llama", with("llama.rope.scaling.type", "yarn"), "'yarn'", "none, linear"},
+      {"llama", with("llama.rope.scaling.type", U32{1}), "rope.scaling.type", "u32"},
+      {"llama", with("llama.rope.dimension_count", U32{15}), "dimension_count is 15", "even"},
+      {"llama", with("llama.rope.dimension_count", U32{66}), "dimension_count is 66", "2 to 64"},
+      {"llama", with("llama.expert_count", U32{8}), "expert", ""},
+      {"llama", with("llama.attention.head_count_kv", U32{3}), "4 query heads", "3 kv heads"},
+      {"gemma3", with("gemma3.attention.sliding_window", U32{0}), "sliding_window is 0", "1 to"},
+      {"gemma3", with("gemma3.rope.freq_base", 0.5f), "rope.freq_base is 0.5", "1 to"},
+      {"gemma4", with("gemma4.attention.sliding_window_pattern", std::vector<bool>{true}),
+       "has 1 values", "3 layers"},
+      {"gemma4", with("gemma4.attention.sliding_window_pattern", "all"), "sliding_window_pattern",
+       "string"},
+      {"gemma4", with("gemma4.attention.head_count_kv", std::vector<U32>{2, 1, 1}),
+       "gives layer 1 1 kv heads", "earlier layers of its kind 2"},
+      {"gemma4", with("gemma4.attention.shared_kv_layers", U32{3}), "shared_kv_layers is 3",
+       "0 to 2"},
+  };
+  for (const Case& c : cases) {
+    EXPECT_THAT(refusal(file_of(c.architecture), c.spoil),
+                AllOf(HasSubstr("'file'"), HasSubstr(c.first), HasSubstr(c.second)));
+  }
+  gguf::Writer empty;
+  empty.set("general.architecture", "llama");
+  EXPECT_THAT(refusal(empty, [](gguf::Writer&) {}), HasSubstr("llama.block_count"));
+}
+
+TEST(GgufConfig, LinearRopeScalingIsReadOnlyWhereTheFileSaysSo) {
+  gguf::Writer writer = file_of("llama");
+  writer.set("llama.rope.scaling.factor", 4.0f);
+  EXPECT_EQ(read(writer)->kinds[0].rope_factor, 1.0);
+  writer.set("llama.rope.scaling.type", "none");
+  EXPECT_EQ(read(writer)->kinds[0].rope_factor, 1.0);
+  writer.set("llama.rope.scaling.type", "linear");
+  EXPECT_EQ(read(writer)->kinds[0].rope_factor, 4.0);
+}
+
+TEST(GgufConfig, AnAssistantHasNoKeysOfItsOwnAndAHeadThatDividesTheVocabulary) {
+  const std::vector<std::byte> bytes = assistant_file().bytes();
+  const AssistantConfig config =
+      assistant_from_gguf(gguf::File::parse(bytes, "file").value()).value();
+  EXPECT_EQ(config.backbone, 32);
+  EXPECT_EQ(config.centroids, 4);
+  EXPECT_EQ(config.centroid_top, 2);
+  for (const Layer& layer : config.text.layers) EXPECT_FALSE(layer.owns_kv);
+  const auto key = [](const char* name) { return std::string("gemma4-assistant.") + name; };
+  EXPECT_THAT(assistant_refusal(with(key("embedding_length_out"), U32{0})),
+              AllOf(HasSubstr("embedding_length_out is 0"), HasSubstr("1 to 1048576")));
+  EXPECT_THAT(assistant_refusal(with(key("use_ordered_embeddings"), U32{1})), HasSubstr("u32"));
+  EXPECT_THAT(assistant_refusal(with(key("n_centroids"), U32{3})), HasSubstr("8 tokens in 3"));
+  EXPECT_THAT(assistant_refusal(with(key("centroid_top_k"), U32{5})), HasSubstr("5 of 4"));
+  EXPECT_THAT(assistant_refusal(with(key("embedding_length_per_layer_input"), U32{16})),
+              HasSubstr("per-layer embeddings"));
+  EXPECT_THAT(assistant_refusal(with(key("final_logit_softcapping"), 30.0f)),
+              HasSubstr("final_logit_softcapping is 30"));
+  gguf::Writer model = file_of("gemma4");
+  const std::vector<std::byte> model_bytes = model.bytes();
+  const Result<AssistantConfig> no_assistant =
+      assistant_from_gguf(gguf::File::parse(model_bytes, "file").value());
+  ASSERT_FALSE(no_assistant.ok());
+  EXPECT_THAT(no_assistant.error().message, HasSubstr("gemma4"));
+}
+
+}  // namespace
+}  // namespace segue::model
