@@ -113,8 +113,8 @@ class Group {
     shape_.page_size = options.page_size;
   }
 
-  /// kCancelled when `stop` says so before all is filled and checked.
-  Status prepare(const std::function<bool()>& stop) {
+  /// Refuses a kernel that cannot run the shape, and more memory than there is.
+  Status plan_cells() {
     for (const attention::Policy policy : options_.policies) {
       for (const int rows : options_.rows) {
         Cell& cell = cells_.emplace_back();
@@ -123,7 +123,12 @@ class Group {
         if (Status status = make_plan(rows, policy, cell.plan); !status.ok()) return status;
       }
     }
-    if (Status status = check_memory(); !status.ok()) return status;
+    return check_memory();
+  }
+
+  /// Plans, fills and checks. kCancelled when `stop` says so before the end.
+  Status prepare(const std::function<bool()>& stop) {
+    if (Status status = plan_cells(); !status.ok()) return status;
     if (Status status = fill_caches(stop); !status.ok()) return status;
     const std::int64_t row_floats = std::int64_t{shape_.q_heads} * shape_.head_dim;
     for (Cell& cell : cells_) {
@@ -435,6 +440,13 @@ Result<core::Json> run_sweep(const SweepOptions& options) {
   if (Status status = check_available(kColdBytes, "its measurement of the bandwidth"); !status.ok())
     return status.error();
   core::ThreadPool pool(options.threads > 0 ? options.threads : core::cpu_facts().logical_cpus);
+  // The last cell's problem is said before the first is measured.
+  for (const NamedShape& shape : options.shapes) {
+    for (const std::int64_t depth : options.depths) {
+      if (Status status = Group(options, shape, depth, kernel, pool).plan_cells(); !status.ok())
+        return status.error();
+    }
+  }
   const double peak = peak_gflops(pool, 15);
   double read = 0;
   {

@@ -119,6 +119,9 @@ TEST_F(Cli, FailuresExitWithOneAndNameTheThing) {
            {run_model + "-p 'a longer prompt' --ctx 8", "context holds 8"},
            {"run -m " + model + " --chat", ""},
            {"kernels --device cuda", "CUDA"},
+           {"sweep --shape 4,1,64 --shape 64,64,512 --depths 64,16777216 --rows 1 --kv f32 "
+            "--rounds 1000",
+            "bytes"},
            {"eval -m " + model + " --text-file " + empty, "empty.gguf"},
            {"ladder -m " + model + " --prompt-file " + empty, "empty.gguf"},
            {run_model + "-p x --draft-model " + other, "they must be equal"},
