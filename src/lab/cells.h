@@ -45,7 +45,7 @@ struct CellOptions {
 };
 
 /// Tokens are those that k drafts of the profile yield on average, not those that a slice was lucky
-/// to get: luck is no property of the choice of k.
+/// to get: luck is no property of the choice of k. Times are without what other programs took.
 /// {cells: [{depth, batch, profile, alternatives: [..], best_fixed, to_off, to_best}], threads,
 /// interrupted} on the model at `path`. Interrupted: the cells are of the rounds that finished.
 /// kUsage, before the model is loaded, when a depth does not fit its context.
