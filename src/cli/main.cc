@@ -46,7 +46,7 @@ constexpr std::array kEntries{
 constexpr std::string_view kExitStatus =
     "Exit status:\n"
     "  0    done\n"
-    "  1    what was asked for is possible and failed: a file that is missing, damaged or empty,\n"
+    "  1    what was asked for is possible and failed: a file that is missing or damaged,\n"
     "       models that do not fit together, a prompt longer than the context, memory, a device\n"
     "  2    the command line or a request must be changed: something unknown, malformed, out of\n"
     "       range, missing or contradictory, or more than the model that it names has (--ctx,\n"

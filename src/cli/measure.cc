@@ -238,9 +238,17 @@ Status explain_command(int argc, const char* const* argv) {
     shapes.push_back(*one);
   } else {
     if (Status status = check_model_path("--model", model, kAnyConfig); !status.ok()) return status;
-    Result<std::vector<lab::NamedShape>> all = lab::model_shapes(model);
+    Result<lab::ModelShapes> all = lab::model_shapes(model);
     if (!all.ok()) return all.error();
-    shapes = std::move(all).value();
+    const std::int64_t deepest = std::max<std::int64_t>(0, all->context - options.rows);
+    if (!args.given("--depth")) options.depth = std::min(options.depth, deepest);
+    if (options.depth + options.rows > all->context) {
+      return Error{ErrorCode::kUsage, fmt::format("--depth {} and {} rows need {} positions; the "
+                                                  "model has {}",
+                                                  options.depth, options.rows,
+                                                  options.depth + options.rows, all->context)};
+    }
+    shapes = std::move(all->shapes);
   }
   core::Json groups = core::Json::array();
   std::string text;

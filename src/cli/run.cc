@@ -40,7 +40,7 @@ std::string rate(double tokens_per_s, int digits) {
 }
 
 /// `chosen`: the user fixed k, so that the advice to leave it open is one.
-void print_stats(const Completion& completion, bool chosen) {
+void print_stats(const Completion& completion, bool chosen, bool with_hash) {
   const GenerationStats& stats = completion.stats;
   std::string line =
       fmt::format("[{} prompt tokens at {}/s, {} tokens at {}/s, {}", completion.prompt_tokens,
@@ -50,6 +50,7 @@ void print_stats(const Completion& completion, bool chosen) {
     line += fmt::format("; {} of {} drafts accepted, {:.2f} tokens per verify step", stats.accepted,
                         stats.drafted, stats.mean_acceptance_length);
   }
+  if (with_hash) line += fmt::format("; logits hash {:016x}", completion.logits_hash);
   core::log_info(line + "]");
   if (chosen && stats.speedup_over_off > 0 && stats.speedup_over_off < kNotSlower) {
     const std::string need =
@@ -87,7 +88,8 @@ Status run_once(const RunFlags& flags, Engine& engine, Request request) {
   const Result<Completion> completion = engine.generate(request);
   if (!completion.ok()) return completion.error();
   if (echo) print_text("\n");
-  if (!flags.engine.quiet) print_stats(*completion, request.spec != SpecMode::kAuto);
+  if (!flags.engine.quiet)
+    print_stats(*completion, request.spec != SpecMode::kAuto, request.logits_hash);
   return write_json(flags.engine.json, document(flags, engine, *completion));
 }
 
@@ -134,7 +136,8 @@ Status run_chat(const RunFlags& flags, Engine& engine, Request request) {
     }
     completion->lost_bytes = lost_bytes;
     print_text("\n");
-    if (!flags.engine.quiet) print_stats(*completion, request.spec != SpecMode::kAuto);
+    if (!flags.engine.quiet)
+      print_stats(*completion, request.spec != SpecMode::kAuto, request.logits_hash);
     messages.push_back({"assistant", completion->text});
     last = document(flags, engine, *completion);
     if (person && completion->finish_reason == FinishReason::kCancelled) forget_interrupt();
@@ -207,7 +210,10 @@ Status run_command(int argc, const char* const* argv) {
   trace.open(flags.engine.trace, options);
   const Result<std::unique_ptr<Engine>> engine = Engine::create(options);
   if (!engine.ok()) return engine.error();
-  if (!flags.engine.quiet) core::log_info((*engine)->start_line());
+  if (!flags.engine.quiet) {
+    core::log_info((*engine)->start_line() +
+                   (request.spec == SpecMode::kOff ? "; speculation is off" : ""));
+  }
   const Status status = flags.chat ? run_chat(flags, **engine, std::move(request))
                                    : run_once(flags, **engine, std::move(request));
   return status.ok() ? trace.close() : status;

@@ -294,8 +294,8 @@ std::string Engine::start_line() const {
       fmt::format("{} ({}) on {}, {}, {} threads, KV {}", printable(model.config().name),
                   model.config().architecture, model.device().name, core::isa_name(model.isa()),
                   threads(), kv_type_name(options.kv));
-  line += fmt::format("; verify steps of {} rows at depth {}:", engine::verify_rows(options),
-                      engine::verify_depth(options, context()));
+  line += fmt::format("; verify steps of {} rows at depth {}, the largest:",
+                      engine::verify_rows(options), engine::verify_depth(options, context()));
   for (std::size_t kind = 0; kind < model.config().kinds.size(); ++kind) {
     const attention::Plan plan =
         engine::verify_plan(options, model.config(), threads(), static_cast<int>(kind)).value();

@@ -130,7 +130,7 @@ TEST(Gpu, SaysThatThereIsNoneWhereThereIsNone) {
   EXPECT_FALSE(run_exactness(exactness).error().message.empty());
 }
 
-TEST(Sweep, RefusesBatchesAndLayoutsThatTheCpuDoesNotTime) {
+TEST(Sweep, RefusesBatchesLayoutsAndFlagsThatTheCpuDoesNotHave) {
   SweepOptions options;
   options.shapes = {*parse_shape("4,1,64")};
   options.depths = {100};
@@ -140,6 +140,9 @@ TEST(Sweep, RefusesBatchesAndLayoutsThatTheCpuDoesNotTime) {
   EXPECT_EQ(run_sweep(options).error().code, ErrorCode::kUsage);
   options.batches = {1};
   options.layout = kv::Layout::kHeadMajor;
+  EXPECT_EQ(run_sweep(options).error().code, ErrorCode::kUsage);
+  options.layout = {};
+  options.early_reads = true;
   EXPECT_EQ(run_sweep(options).error().code, ErrorCode::kUsage);
 }
 

@@ -11,10 +11,10 @@
 
 namespace segue::lab {
 
-Result<std::vector<NamedShape>> model_shapes(const std::string& path) {
+Result<ModelShapes> model_shapes(const std::string& path) {
   const Result<model::Config> config = model::read_config(path);
   if (!config.ok()) return config.error();
-  std::vector<NamedShape> shapes;
+  ModelShapes found{.shapes = {}, .context = config->context};
   for (std::size_t kind = 0; kind < config->kinds.size(); ++kind) {
     const model::LayerKind& facts = config->kinds[kind];
     const auto layers =
@@ -26,9 +26,9 @@ Result<std::vector<NamedShape>> model_shapes(const std::string& path) {
     shape.shape.head_dim = facts.head_dim;
     shape.shape.window = facts.window;
     shape.shape.page_size = kv::kDefaultPageSize;
-    shapes.push_back(std::move(shape));
+    found.shapes.push_back(std::move(shape));
   }
-  return shapes;
+  return found;
 }
 
 }  // namespace segue::lab

@@ -2,6 +2,7 @@
 // The attention shapes of a model file, one per kind of layer, read without loading its weights.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,12 @@
 
 namespace segue::lab {
 
-/// Named "MODEL sliding (22 layers)". As the engine would run them, with the default page size.
-Result<std::vector<NamedShape>> model_shapes(const std::string& path);
+struct ModelShapes {
+  std::vector<NamedShape> shapes;  // named "MODEL sliding (22 layers)", with the default page size
+  std::int64_t context = 0;        // positions that the model has
+};
+
+/// As the engine would run them.
+Result<ModelShapes> model_shapes(const std::string& path);
 
 }  // namespace segue::lab

@@ -398,8 +398,8 @@ Status check_options(const SweepOptions& options) {
     return Error{ErrorCode::kUsage,
                  "the sweep of the CPU has batch 1 only; allowed are more with "
                  "--device cuda"};
-  if (options.prefill || options.mixed)
-    return Error{ErrorCode::kUsage, "--prefill and --mixed go with --device cuda"};
+  if (options.prefill || options.mixed || options.early_reads)
+    return Error{ErrorCode::kUsage, "--prefill, --mixed and --early-reads go with --device cuda"};
   if (options.layout.has_value() && *options.layout != kv::Layout::kTiled16) {
     return Error{ErrorCode::kUsage, fmt::format("layout {}: the sweep of the CPU has {} only",
                                                 kv::layout_name(*options.layout),

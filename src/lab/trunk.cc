@@ -13,9 +13,12 @@ namespace segue::lab {
 
 Status check_room(const model::Config& config, std::int64_t depth, std::int64_t room) {
   if (depth + room <= config.context) return {};
-  return Error{ErrorCode::kUsage,
-               fmt::format("depth {} and {} tokens after it need {} positions; the model has {}",
-                           depth, room, depth + room, config.context)};
+  return Error{
+      ErrorCode::kUsage,
+      fmt::format("depth {} and {} tokens after it need {} positions; the model has {}, so "
+                  "that a depth of {} is allowed",
+                  depth, room, depth + room, config.context,
+                  std::max<std::int64_t>(0, config.context - room))};
 }
 
 Result<std::unique_ptr<Trunk>> Trunk::create(engine::Runtime& runtime, engine::LoopOptions loop,

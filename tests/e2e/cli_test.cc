@@ -312,7 +312,17 @@ TEST_F(Cli, WhatWasNotMeasuredIsNoNumber) {
 
 TEST_F(Cli, TheStartLineSaysWhatStepItDescribes) {
   EXPECT_THAT(run_program(run_model + "-p x -n 1 --ctx 1000 --draft-tokens 3").output,
-              HasSubstr("verify steps of 4 rows at depth 996:"));
+              HasSubstr("verify steps of 4 rows at depth 996, the largest:"));
+  const Outcome off = run_program(run_model + "-p x -n 1 --ctx 1000 --spec off --logits-hash");
+  EXPECT_THAT(off.output, HasSubstr("speculation is off"));
+  EXPECT_THAT(off.output, HasSubstr("; logits hash "));
+}
+
+TEST_F(Cli, ExplainKnowsTheModelsContext) {
+  const Outcome deep = run_program("explain -m " + model + " --depth 10000000");
+  EXPECT_EQ(deep.code, 2);
+  EXPECT_THAT(deep.output, HasSubstr("--depth 10000000 and 1 rows need 10000001 positions"));
+  EXPECT_EQ(run_program("explain -m " + model + " --rows 4").code, 0);  // as deep as there is room
 }
 
 TEST_F(Cli, NoCommandOverwritesWhatItReads) {
