@@ -179,8 +179,9 @@ class Controller {
   double budget_steps_ = 1.5;      // time that probes may still lose, in steps without drafts
   std::int64_t verify_steps_ = 0;  // measured
   std::int64_t off_steps_ = 0;
-  bool probing_ = false;       // between the decision and the end of its step
-  double probe_token_us_ = 0;  // time per token of the choice that the probe stands in for
+  std::int64_t baseline_steps_ = 0;  // without drafts, counted anew when costs have changed
+  bool probing_ = false;             // between the decision and the end of its step
+  double probe_token_us_ = 0;        // time per token of the choice that the probe stands in for
   double probe_draft_us_ = 0;
   std::int64_t probe_tokens_ = 0;
   std::int64_t steps_ = 0;
