@@ -16,6 +16,7 @@
 
 #include "speculate/controller.h"
 #include "speculate/controller_simulation.h"
+#include "speculate/cost_model.h"
 
 namespace segue::speculate {
 namespace {
@@ -265,6 +266,18 @@ TEST(Controller, IgnoresImpossibleTimesAndSurvivesSillyOnes) {
     ASSERT_GE(decision.draft, 0);
     ASSERT_LE(decision.draft, 8);
   }
+}
+
+TEST(CostModel, ForgetsAFirstStepThatTookMuchLongerThanTheSecond) {
+  CostModel costs;
+  const StepShape off{.batch = 1, .rows = 1, .depth = 1000};
+  const StepShape verify{.batch = 1, .rows = 3, .depth = 1000};
+  costs.observe_step(off, 33'000);
+  costs.observe_step(verify, 14'000);
+  costs.observe_step(off, 10'000);
+  EXPECT_NEAR(costs.step_us(off), 10'000, 500);
+  costs.observe_step(verify, 14'000);
+  EXPECT_NEAR(costs.step_us(verify), 14'000, 1'500);
 }
 
 TEST(Controller, BreakEvenAcceptanceIsWhereTokensPayForTheStep) {

@@ -45,7 +45,8 @@ constexpr double kRowCountDeviation = 0.15;
 constexpr double kCheapRowDeviation = 0.05;
 constexpr double kFar = 4.0;  // standard deviations from what was expected: disturbed, or a change
 constexpr int kDisturbedInARow = 12;
-constexpr double kDrift = 0.003;  // of the prior deviations, per observation
+constexpr double kFirstTooLong = 0.7;  // a second step that takes this share of the first, or less
+constexpr double kDrift = 0.003;       // of the prior deviations, per observation
 constexpr int kRowCounts = 24;  // 2 .. 16, then a bin per quarter of a doubling up to 80, then one
 constexpr double kDepthUnit = 4096;
 
@@ -262,7 +263,14 @@ double CostModel::hoped_us(const StepShape& shape) const {
 
 void CostModel::observe_step(const StepShape& shape, double us) {
   if (!(us > 0) || !std::isfinite(us) || shape.batch == 0) return;
+  // The first step may have paid for memory that nobody had touched: then forget what rests on it.
+  if (shape.extra_rows() == 0 && ++off_steps_ == 2 && shape.batch >= first_batch_ &&
+      us < kFirstTooLong * scale_us_) {
+    step_ = {};
+    verify_measured_ = false;
+  }
   if (!measured()) {
+    first_batch_ = shape.batch;
     const double per_sequence = 1.0 / shape.batch;
     scale_us_ = us;
     depth_unit_ = std::max(kDepthUnit, shape.depth * per_sequence);

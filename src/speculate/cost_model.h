@@ -133,6 +133,8 @@ class CostModel {
   DriftingFit step_;
   std::array<DriftingFit, kDraftKinds> draft_;
   double scale_us_ = 0;  // the first measured step
+  int first_batch_ = 0;  // its sequences
+  std::int64_t off_steps_ = 0;
   double depth_unit_ = 1;
   bool verify_measured_ = false;
 };
