@@ -75,8 +75,8 @@ class Engine {
   std::string start_line() const;
 
   std::string model_name() const;
-  std::int64_t context() const;
-  int threads() const;
+  /// As given to create(), with what a 0 of threads, page_size, context and decode_rows came to.
+  const EngineOptions& options() const;
   double load_s() const;
 
   std::vector<std::int32_t> tokenize(std::string_view text, bool parse_special) const;

@@ -22,15 +22,27 @@ void write(std::string& out, fmt::format_string<Args...> format, Args&&... args)
   fmt::format_to(std::back_inserter(out), format, std::forward<Args>(args)...);
 }
 
+/// Where only the KV type is in the way.
+std::string other_kv(const Kernel& kernel, Shape shape) {
+  std::string types;
+  for (const KvType kv : {KvType::kF32, KvType::kF16, KvType::kBF16}) {
+    shape.kv = kv;
+    if (!kernel.supports(shape)) continue;
+    types += fmt::format("{}{}", types.empty() ? "" : ", ", kv_type_name(kv));
+  }
+  return types.empty() ? types : fmt::format("; it does with KV (--kv) of {}", types);
+}
+
 Status choose_kernel(const PlanInput& input, const DeviceFacts& device, Plan& out) {
   if (input.kernel != nullptr) {
     if (!input.kernel->supports(input.shape)) {
       return Error{
           ErrorCode::kUsage,
-          fmt::format("kernel '{}' does not support ({},{},{}) with {} KV, {} layout, page size {}",
-                      input.kernel->name, input.shape.q_heads, input.shape.kv_heads,
-                      input.shape.head_dim, kv_type_name(input.shape.kv),
-                      kv::layout_name(input.shape.layout), input.shape.page_size)};
+          fmt::format(
+              "kernel '{}' does not support ({},{},{}) with {} KV, {} layout, page size {}{}",
+              input.kernel->name, input.shape.q_heads, input.shape.kv_heads, input.shape.head_dim,
+              kv_type_name(input.shape.kv), kv::layout_name(input.shape.layout),
+              input.shape.page_size, other_kv(*input.kernel, input.shape))};
     }
     CHECK(input.kernel->family == device.family || input.kernel->family == GpuFamily::kNone);
     out.kernel = input.kernel;
@@ -260,11 +272,12 @@ bool fit_partials(const PlanInput& input, Plan& out) {
 void describe_split(const PlanInput& input, const DeviceFacts& device, bool limited, Plan& out) {
   if (input.policy != Policy::kSegue || input.force_segments > 0) return;
   out.verdict.path = out.reductions.empty() ? Path::kWhole : Path::kSegmented;
-  write(out.verdict.reason,
-        "segue: no clause about rows or batch; {} work items for {} workgroups, {} of {} tiles x "
-        "kv heads are split",
-        out.items.size(), device.workgroups, out.reductions.size(),
-        out.tiles.size() * static_cast<std::size_t>(out.shape.kv_heads));
+  write(
+      out.verdict.reason,
+      "segue: no clause about rows or batch; {} workgroups, {} at once; {} of {} tiles x kv heads "
+      "are split",
+      out.items.size(), device.workgroups, out.reductions.size(),
+      out.tiles.size() * static_cast<std::size_t>(out.shape.kv_heads));
   if (limited) {
     fmt::format_to(std::back_inserter(out.verdict.reason),
                    "; the workspace of {} partials has no room for more", input.max_partials);

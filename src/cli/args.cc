@@ -7,42 +7,36 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <iostream>
-#include <limits>
-#include <type_traits>
+#include <optional>
 
 namespace segue::cli {
 namespace {
 
 /// Whole-string parse; CLI11's own conversion would accept "1e3" for some types and "nan" for
-/// floats.
+/// floats. Nothing when `text` is none of the range.
 template <class T>
-std::string parse_number(const std::string& text, T low, T high, T& out) {
+std::optional<T> parse_number(std::string_view text, const Range<T>& range) {
   T value{};
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole = problem == std::errc() && end == text.data() + text.size();
-  if (!whole || !(value >= low && value <= high)) {
-    return fmt::format("'{}' is not allowed; allowed: {}{} to {}", text,
-                       std::is_integral_v<T> ? "whole numbers from " : "", low, high);
-  }
-  out = value;
+  if (whole && range.has(value)) return value;
   return {};
 }
 
 template <class T>
-std::string parse_numbers(const std::string& text, T low, T high, bool repeats,
+std::string parse_numbers(const std::string& text, const Range<T>& range, bool repeats,
                           std::vector<T>& out) {
   out.clear();
   std::size_t begin = 0;
   for (;;) {
     const std::size_t comma = text.find(',', begin);
-    T value{};
-    std::string problem = parse_number(text.substr(begin, comma - begin), low, high, value);
-    if (!problem.empty()) return problem;
-    if (!repeats && std::find(out.begin(), out.end(), value) != out.end())
-      return fmt::format("'{}' has {} twice", text, value);
-    out.push_back(value);
+    const std::string part = text.substr(begin, comma - begin);
+    const std::optional<T> value = parse_number(part, range);
+    if (!value) return range.refusal(fmt::format("'{}'", part));
+    if (!repeats && std::find(out.begin(), out.end(), *value) != out.end())
+      return fmt::format("'{}' has {} twice", text, *value);
+    out.push_back(*value);
     if (comma == std::string::npos) return {};
     begin = comma + 1;
   }
@@ -58,10 +52,14 @@ struct Args::Impl {
   CLI::App app;
   std::string problem;  // of a value, with the flag's name
 
-  /// A flag whose text `read` turns into a value; `read` returns what is wrong with it.
+  /// A flag whose text `read` turns into a value; `read` returns what is wrong with it. --help
+  /// shows `allowed` and the default where they are not empty.
   template <class F>
-  void value(std::string_view names, std::string_view help, const std::string& shown_default,
-             F read) {
+  void value(std::string_view names, std::string_view help, const std::string& allowed,
+             const std::string& shown_default, F read) {
+    std::string notes = allowed;
+    if (!shown_default.empty())
+      notes += fmt::format("{}default {}", notes.empty() ? "" : "; ", shown_default);
     CLI::Option* option = app.add_option_function<std::string>(
         std::string(names),
         [this, read, flag = std::string(names)](const std::string& text) {
@@ -70,11 +68,56 @@ struct Args::Impl {
             problem = fmt::format("{}: {}", flag, wrong);
           }
         },
-        shown_default.empty() ? std::string(help)
-                              : fmt::format("{} (default {})", help, shown_default));
+        notes.empty() ? std::string(help) : fmt::format("{} ({})", help, notes));
     option->type_name("");
   }
+
+  template <class T, class Bound>
+  void number(std::string_view names, T& target, const Range<Bound>& range, std::string_view help) {
+    value(names, help, range.text(), fmt::format("{}", target),
+          [&target, range](const std::string& text) -> std::string {
+            const std::optional<Bound> parsed = parse_number(text, range);
+            if (!parsed) return range.refusal(fmt::format("'{}'", text));
+            target = static_cast<T>(*parsed);
+            return {};
+          });
+  }
+
+  template <class T>
+  void numbers(std::string_view names, std::vector<T>& target, const Range<T>& range, bool repeats,
+               std::string_view help) {
+    value(names, help, fmt::format("each {}", range.text()),
+          fmt::format("{}", fmt::join(target, ",")),
+          [&target, range, repeats](const std::string& text) {
+            return parse_numbers(text, range, repeats, target);
+          });
+  }
+
+  /// What CLI11 says of a command line, in our words.
+  std::string reworded(const CLI::ParseError& problem) const;
 };
+
+std::string Args::Impl::reworded(const CLI::ParseError& error) const {
+  const std::string said = error.what();
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    const std::vector<std::string> extra = app.remaining();
+    if (extra.empty()) return said;
+    if (extra.front().starts_with('-')) return fmt::format("there is no flag '{}'", extra.front());
+    return fmt::format("'{}' belongs to no flag", extra.front());
+  }
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) == nullptr) return said;
+  // It begins with the name of the option, that of a flag without its dashes.
+  std::string name = said.substr(0, said.find_first_of(": "));
+  if (!name.starts_with('-')) name = "--" + name;
+  const CLI::Option* const option = app.get_option_no_throw(name);
+  if (option == nullptr) return said;
+  const auto given = static_cast<int>(option->count());
+  if (option->get_expected_max() == 0) return fmt::format("{} takes no value", name);
+  if (given > option->get_expected_max()) {
+    return fmt::format("{} is given {} times; allowed: once", name, given);
+  }
+  return fmt::format("{} needs a value (one that begins with '-' is written {}=VALUE)", name, name);
+}
 
 Args::Args(std::string_view command, std::string_view summary,
            const std::vector<std::string>& examples)
@@ -90,7 +133,7 @@ Args::Args(std::string_view command, std::string_view summary,
 Args::~Args() = default;
 
 Args& Args::flag(std::string_view names, bool& target, std::string_view help) {
-  impl_->app.add_flag(std::string(names), target, std::string(help));
+  impl_->app.add_flag(std::string(names), target, std::string(help))->disable_flag_override();
   return *this;
 }
 
@@ -123,7 +166,7 @@ Args& Args::texts(std::string_view names, std::vector<std::string>& target, std:
 
 Args& Args::choice(std::string_view names, std::string& target,
                    const std::vector<std::string>& allowed, std::string_view help) {
-  impl_->value(names, fmt::format("{}: {}", help, fmt::join(allowed, ", ")), target,
+  impl_->value(names, help, fmt::format("{}", fmt::join(allowed, ", ")), target,
                [&target, allowed](const std::string& text) -> std::string {
                  if (std::find(allowed.begin(), allowed.end(), text) == allowed.end()) {
                    return fmt::format("'{}' is not allowed; allowed: {}", text,
@@ -135,62 +178,45 @@ Args& Args::choice(std::string_view names, std::string& target,
   return *this;
 }
 
-Args& Args::integer(std::string_view names, std::int64_t& target, std::int64_t low,
-                    std::int64_t high, std::string_view help) {
-  impl_->value(names, help, std::to_string(target), [&target, low, high](const std::string& text) {
-    return parse_number(text, low, high, target);
-  });
+Args& Args::integer(std::string_view names, std::int64_t& target, const Range<std::int64_t>& range,
+                    std::string_view help) {
+  impl_->number(names, target, range, help);
   return *this;
 }
 
-Args& Args::integer(std::string_view names, int& target, int low, int high, std::string_view help) {
-  impl_->value(names, help, std::to_string(target), [&target, low, high](const std::string& text) {
-    return parse_number(text, low, high, target);
-  });
+Args& Args::integer(std::string_view names, int& target, const Range<int>& range,
+                    std::string_view help) {
+  impl_->number(names, target, range, help);
   return *this;
 }
 
 Args& Args::seed(std::string_view names, std::uint64_t& target, std::string_view help) {
-  impl_->value(names, help, std::to_string(target), [&target](const std::string& text) {
-    constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();  // what JSON holds
-    return parse_number(text, std::uint64_t{0}, kMost, target);
-  });
+  impl_->number(names, target, ranges::kSeed, help);
   return *this;
 }
 
-Args& Args::real(std::string_view names, float& target, double low, double high,
+Args& Args::real(std::string_view names, float& target, const Range<double>& range,
                  std::string_view help) {
-  impl_->value(names, help, fmt::format("{}", target),
-               [&target, low, high](const std::string& text) {
-                 double value = target;
-                 std::string problem = parse_number(text, low, high, value);
-                 target = static_cast<float>(value);
-                 return problem;
-               });
+  impl_->number(names, target, range, help);
   return *this;
 }
 
-Args& Args::integers(std::string_view names, std::vector<std::int64_t>& target, std::int64_t low,
-                     std::int64_t high, std::string_view help) {
-  impl_->value(names, help, fmt::format("{}", fmt::join(target, ",")),
-               [&target, low, high](const std::string& text) {
-                 return parse_numbers(text, low, high, false, target);
-               });
+Args& Args::integers(std::string_view names, std::vector<std::int64_t>& target,
+                     const Range<std::int64_t>& range, std::string_view help) {
+  impl_->numbers(names, target, range, false, help);
   return *this;
 }
 
-Args& Args::reals(std::string_view names, std::vector<double>& target, double low, double high,
+Args& Args::reals(std::string_view names, std::vector<double>& target, const Range<double>& range,
                   std::string_view help) {
-  impl_->value(names, help, fmt::format("{}", fmt::join(target, ",")),
-               [&target, low, high](const std::string& text) {
-                 return parse_numbers(text, low, high, true, target);
-               });
+  impl_->numbers(names, target, range, true, help);
   return *this;
 }
 
 Args& Args::list(std::string_view names, std::vector<std::string>& target, std::string_view help) {
   impl_->value(
-      names, help, fmt::format("{}", fmt::join(target, ",")), [&target](const std::string& text) {
+      names, help, "", fmt::format("{}", fmt::join(target, ",")),
+      [&target](const std::string& text) {
         target.clear();
         for (std::size_t begin = 0;;) {
           const std::size_t comma = text.find(',', begin);
@@ -220,8 +246,8 @@ Result<bool> Args::parse(int argc, const char* const* argv) {
     std::cout << impl_->app.help();
     return false;
   } catch (const CLI::ParseError& problem) {
-    return Error{ErrorCode::kUsage,
-                 fmt::format("{} (see {} --help)", problem.what(), impl_->app.get_name())};
+    return Error{ErrorCode::kUsage, fmt::format("{} (see {} --help)", impl_->reworded(problem),
+                                                impl_->app.get_name())};
   }
   if (!impl_->problem.empty()) return Error{ErrorCode::kUsage, impl_->problem};
   return true;

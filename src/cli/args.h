@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/range.h"
 #include "segue/error.h"
 
 namespace segue::cli {
@@ -21,7 +22,7 @@ class Args {
   ~Args();
 
   /// Declares a flag; its default is the value that `target` has now. Names as CLI11 spells them:
-  /// "-m,--model".
+  /// "-m,--model". --help shows ranges and defaults.
   Args& flag(std::string_view names, bool& target, std::string_view help);
   Args& text(std::string_view names, std::string& target, std::string_view help,
              bool required = false);
@@ -32,15 +33,17 @@ class Args {
               std::string_view help);  // may repeat
   Args& choice(std::string_view names, std::string& target, const std::vector<std::string>& allowed,
                std::string_view help);
-  Args& integer(std::string_view names, std::int64_t& target, std::int64_t low, std::int64_t high,
+  Args& integer(std::string_view names, std::int64_t& target, const Range<std::int64_t>& range,
                 std::string_view help);
-  Args& integer(std::string_view names, int& target, int low, int high, std::string_view help);
+  Args& integer(std::string_view names, int& target, const Range<int>& range,
+                std::string_view help);
   Args& seed(std::string_view names, std::uint64_t& target, std::string_view help);
-  Args& real(std::string_view names, float& target, double low, double high, std::string_view help);
+  Args& real(std::string_view names, float& target, const Range<double>& range,
+             std::string_view help);
   /// Comma-separated lists: "512,2048". Nothing twice, except in `reals`.
-  Args& integers(std::string_view names, std::vector<std::int64_t>& target, std::int64_t low,
-                 std::int64_t high, std::string_view help);
-  Args& reals(std::string_view names, std::vector<double>& target, double low, double high,
+  Args& integers(std::string_view names, std::vector<std::int64_t>& target,
+                 const Range<std::int64_t>& range, std::string_view help);
+  Args& reals(std::string_view names, std::vector<double>& target, const Range<double>& range,
               std::string_view help);
   Args& list(std::string_view names, std::vector<std::string>& target, std::string_view help);
   /// A file: not empty.

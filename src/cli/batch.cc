@@ -21,14 +21,21 @@ Error on_line(std::int64_t line, const Error& error) {
   return {error.code, fmt::format("request on line {}: {}", line, error.message)};
 }
 
+struct Line {
+  std::int64_t number;  // in the file, from 1
+  Request request;
+  std::vector<WithoutEffect> without_effect;  // of the fields that it has
+};
+
 /// One line of the requests file. Absent fields keep the defaults of the flags; unknown fields are
 /// refused.
 class LineReader {
  public:
   explicit LineReader(const core::Json& json) : json_(json) {}
 
-  Result<Request> read(Request defaults) {
-    Request request = std::move(defaults);
+  Result<Line> read(std::int64_t line_number, Request defaults) {
+    Line line{line_number, std::move(defaults), {}};
+    Request& request = line.request;
     text("prompt", request.prompt);
     tokens("prompt_tokens", request.prompt_tokens);
     if ((json_.find("prompt") == nullptr) == (json_.find("prompt_tokens") == nullptr))
@@ -62,7 +69,10 @@ class LineReader {
       }
     }
     if (!problem_.empty()) return Error{ErrorCode::kUsage, problem_};
-    return request;
+    line.without_effect = without_effect(request);
+    std::erase_if(line.without_effect,
+                  [&](const WithoutEffect& one) { return json_.find(one.field) == nullptr; });
+    return line;
   }
 
  private:
@@ -73,70 +83,69 @@ class LineReader {
   void fail(std::string_view key, std::string_view what) {
     if (problem_.empty()) problem_ = fmt::format("'{}': {}", key, what);
   }
+  void refuse(std::string_view key, const core::Json& found, std::string_view allowed) {
+    constexpr std::size_t kShown = 60;
+    const std::string text = found.dump();
+    fail(key, fmt::format("{}{} is not allowed; allowed: {}", text.substr(0, kShown),
+                          text.size() > kShown ? ".." : "", allowed));
+  }
   void text(std::string_view key, std::string& out) {
     const core::Json* json = field(key);
     if (json == nullptr) return;
-    if (json->as_string() == nullptr) return fail(key, "must be a string");
+    if (json->as_string() == nullptr) return refuse(key, *json, "a string");
     out = *json->as_string();
   }
   void boolean(std::string_view key, bool& out) {
     const core::Json* json = field(key);
     if (json == nullptr) return;
-    if (json->as_bool() == nullptr) return fail(key, "must be true or false");
+    if (json->as_bool() == nullptr) return refuse(key, *json, "true or false");
     out = *json->as_bool();
   }
-  void number(std::string_view key, float& out, const ranges::Range<double>& range) {
+  void number(std::string_view key, float& out, const Range<double>& range) {
     const core::Json* json = field(key);
     double value = 0;
     if (json == nullptr) return;
-    if (!json->as_double(value) || !(value >= range.low && value <= range.high)) {
-      return fail(key, fmt::format("{} is not allowed; allowed: {} to {}", json->dump(), range.low,
-                                   range.high));
-    }
+    if (!json->as_double(value) || !range.has(value)) return fail(key, range.refusal(json->dump()));
     out = static_cast<float>(value);
   }
   template <class T, class Bound>
-  void integer(std::string_view key, T& out, const ranges::Range<Bound>& range) {
+  void integer(std::string_view key, T& out, const Range<Bound>& range) {
     const core::Json* json = field(key);
     if (json == nullptr) return;
     const std::int64_t* value = json->as_int();
-    if (value == nullptr || *value < range.low || *value > range.high) {
-      return fail(key, fmt::format("{} is not allowed; allowed: whole numbers from {} to {}",
-                                   json->dump(), range.low, range.high));
-    }
+    // In 64 bits: a number that Bound cannot hold must not wrap into the range.
+    const Range<std::int64_t> wide{range.low, range.high, range.multiple_of};
+    if (value == nullptr || !wide.has(*value)) return fail(key, range.refusal(json->dump()));
     out = static_cast<T>(*value);
   }
   void tokens(std::string_view key, std::vector<std::int32_t>& out) {
     const core::Json* json = field(key);
     if (json == nullptr) return;
-    if (!json->is_array()) return fail(key, "must be an array of token ids");
+    if (!json->is_array()) return refuse(key, *json, kTokens);
     for (const core::Json& item : *json->as_array()) {
       const std::int64_t* value = item.as_int();
-      if (value == nullptr || *value < 0 || *value > INT32_MAX)
-        return fail(key, "must be an array of token ids");
+      if (value == nullptr || *value < 0 || *value > INT32_MAX) return refuse(key, *json, kTokens);
       out.push_back(static_cast<std::int32_t>(*value));
     }
   }
   void texts(std::string_view key, std::vector<std::string>& out) {
     const core::Json* json = field(key);
     if (json == nullptr) return;
-    if (!json->is_array()) return fail(key, "must be an array of strings");
+    if (!json->is_array()) return refuse(key, *json, kTexts);
     out.clear();
     for (const core::Json& item : *json->as_array()) {
       if (item.as_string() == nullptr || item.as_string()->empty())
-        return fail(key, "must be an array of strings that are not empty");
+        return refuse(key, *json, kTexts);
       out.push_back(*item.as_string());
     }
   }
 
+  static constexpr std::string_view kTokens = "an array of token ids";
+  static constexpr std::string_view kTexts = "an array of strings that are not empty";
+
   const core::Json& json_;
   std::vector<std::string> known_;
   std::string problem_;
-};
-
-struct Line {
-  std::int64_t number;  // in the file, from 1
-  Request request;
 };
 
 Result<std::vector<Line>> read_requests(const std::string& path, const Request& defaults) {
@@ -151,13 +160,45 @@ Result<std::vector<Line>> read_requests(const std::string& path, const Request& 
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const Result<core::Json> json = core::Json::parse(line, core::Json::Repeats::kRefused);
-    Result<Request> request = !json.ok()          ? Error{ErrorCode::kUsage, json.error().message}
-                              : json->is_object() ? LineReader(*json).read(defaults)
-                                                  : Error{ErrorCode::kUsage, "not a JSON object"};
-    if (!request.ok()) return on_line(number, request.error());
-    lines.push_back({number, std::move(request).value()});
+    Result<Line> read = !json.ok()          ? Error{ErrorCode::kUsage, json.error().message}
+                        : json->is_object() ? LineReader(*json).read(number, defaults)
+                                            : Error{ErrorCode::kUsage, "not a JSON object"};
+    if (!read.ok()) return on_line(number, read.error());
+    lines.push_back(std::move(read).value());
+  }
+  if (lines.empty()) {
+    return Error{ErrorCode::kUsage,
+                 fmt::format("{} has no request; needed: one JSON object a line",
+                             path == "-" ? "standard input" : fmt::format("'{}'", path))};
   }
   return lines;
+}
+
+/// Fields of a line, and flags that change no request.
+void warn_of_what_has_no_effect(const std::vector<Line>& lines, std::vector<WithoutEffect> flags) {
+  std::erase_if(flags, [&](const WithoutEffect& flag) {
+    return !std::ranges::all_of(lines, [&](const Line& line) {
+      const std::vector<WithoutEffect> all = without_effect(line.request);
+      return std::ranges::find(all, flag.field, &WithoutEffect::field) != all.end();
+    });
+  });
+  if (!flags.empty()) core::log_info(warning_of(flags, true));
+  for (const Line& line : lines) {
+    if (line.without_effect.empty()) continue;
+    core::log_info(
+        fmt::format("request on line {}: {}", line.number, warning_of(line.without_effect, false)));
+  }
+}
+
+/// Where it differs from the flags.
+core::Json own_settings(const Request& request, const Request& flags) {
+  const core::Json common = request_settings(flags);
+  const core::Json settings = request_settings(request);
+  core::Json own = core::Json::object();
+  for (const auto& [key, value] : *settings.as_object()) {
+    if (value.dump() != common.find(key)->dump()) own.set(key, value);
+  }
+  return own;
 }
 
 /// Before anything starts: what can never work ends the command. What fails alone, a prompt that is
@@ -172,7 +213,7 @@ Status check_requests(const std::vector<Line>& lines, const Limits& limits) {
 }
 
 /// Prints an answer per request and appends it to `answers`. The first failure, if there is any.
-Status print_answers(const std::vector<Line>& lines,
+Status print_answers(const std::vector<Line>& lines, const Request& flags,
                      const std::vector<Result<Completion>>& completions, double load_s,
                      core::Json& answers) {
   Status first;
@@ -191,6 +232,7 @@ Status print_answers(const std::vector<Line>& lines,
       if (first.ok()) first = on_line(lines[i].number, completion.error());
       ++failed;
     }
+    json.set("settings", own_settings(lines[i].request, flags));
     fmt::print("{}\n", json.dump());
     answers.push(std::move(json));
   }
@@ -208,17 +250,18 @@ Status batch_command(int argc, const char* const* argv) {
   int parallel = 8;
   Args args(
       "batch",
-      "Complete many requests at once; one line of JSON per request, in order, on standard output.",
+      "Complete many requests at once; one line of JSON per request, in order, on standard output. "
+      "Its settings are those in which it differs from the flags.",
       {"segue batch -m model.gguf --requests requests.jsonl",
        "echo '{\"prompt\": \"The sky is\", \"n\": 8}' | segue batch -m model.gguf --requests -"});
   flags.declare(args);
   args.path("--requests", path,
             "JSON Lines: prompt or prompt_tokens, and any of n, temperature, top_k, top_p, min_p, "
-            "repeat_penalty, "
-            "repeat_last_n, seed, spec, draft_tokens, stop, ignore_eos, logits_hash, parse_special "
+            "repeat_penalty, repeat_last_n, seed, spec, draft_tokens, stop, ignore_eos, "
+            "logits_hash, parse_special "
             "(-: standard input)",
             true)
-      .integer("--parallel", parallel, 1, 4096, "requests in flight at once");
+      .integer("--parallel", parallel, {1, 4096}, "requests in flight at once");
   defaults.declare(args);
   const Result<bool> parsed = args.parse(argc, argv);
   if (!parsed.ok()) return parsed.error();
@@ -226,28 +269,28 @@ Status batch_command(int argc, const char* const* argv) {
   if (Status status = flags.model.resolve(defaults.values.sampling.seed); !status.ok())
     return status;
   if (flags.quiet) core::set_log_level(core::LogLevel::kQuiet);
+  if (Status status = flags.check_files({"--requests", path}); !status.ok()) return status;
   const Result<std::vector<Line>> lines = read_requests(path, defaults.request());
   if (!lines.ok()) return lines.error();
-  if (lines->empty()) core::log_info(fmt::format("warning: '{}' has no request", path));
-  if (Status status = flags.check_files({"--requests", path}); !status.ok()) return status;
+  warn_of_what_has_no_effect(*lines, defaults.without_effect(args));
   EngineOptions options = flags.options();
   options.max_sequences = std::clamp(static_cast<int>(lines->size()), 1, parallel);
   const Result<Limits> limits = Engine::limits(options);
   if (!limits.ok()) return limits.error();
   if (Status status = check_requests(*lines, *limits); !status.ok()) return status;
   TraceFile trace;
-  trace.open(flags.trace, options);
+  if (Status status = trace.open(flags.trace, options); !status.ok()) return status;
   const Result<std::unique_ptr<Engine>> engine = Engine::create(options);
   if (!engine.ok()) return engine.error();
   core::log_info((*engine)->start_line());
   std::vector<Request> requests;
   for (const Line& line : *lines) requests.push_back(line.request);
   core::Json all = core::Json::array();
-  const Status answered =
-      print_answers(*lines, (*engine)->generate_batch(requests), (*engine)->load_s(), all);
+  const Status answered = print_answers(
+      *lines, defaults.request(), (*engine)->generate_batch(requests), (*engine)->load_s(), all);
   core::Json document = core::Json::object();
-  core::Json settings = flags.settings();
-  settings.set("parallel", options.max_sequences).set("threads", (*engine)->threads());
+  core::Json settings = all_settings((*engine)->options(), defaults.request());
+  settings.set("parallel", options.max_sequences);
   document.set("completions", std::move(all))
       .set("settings", std::move(settings))
       .set("machine", core::machine_json())

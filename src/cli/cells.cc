@@ -29,17 +29,19 @@ Status cells_command(int argc, const char* const* argv) {
             {"segue cells -m model.gguf --depths 512,4096 --batch 1,4",
              "segue cells -m model.gguf --acceptance 0,0.8,falling --json cells.json"});
   args.path("-m,--model", model, "model file (GGUF), or folder", true)
-      .integers("--depths", depths, 1, std::int64_t{1} << 24,
+      .integers("--depths", depths, ranges::kDepth,
                 "keys in the cache before the first measured step")
-      .integers("--batch", batches, 1, 64, "sequences that decode together")
+      .integers("--batch", batches, {1, 64}, "sequences that decode together")
       .list("--acceptance", profiles,
             "a probability; falling: 0.93 to 0.5 with depth; alternating: 0.9 and 0.1, changing "
             "every 50 tokens")
-      .integers("--fixed", fixed, 1, 8, "k of the fixed alternatives")
-      .integer("--rounds", options.rounds, 1, 1000, "rounds; auto starts cold in each")
-      .integer("--tokens", options.tokens, 8, 1 << 16, "tokens per sequence, alternative and round")
+      .integers("--fixed", fixed, {1, ranges::kDraftTokens.high}, "k of the fixed alternatives")
+      .integer("--rounds", options.rounds, {1, 1000}, "rounds; auto starts cold in each")
+      .integer("--tokens", options.tokens, {8, 1 << 16},
+               "tokens per sequence, alternative and round")
       .choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
-      .integer("--threads", options.threads, 0, 1024, "threads; 0: all CPUs of this process")
+      .integer("--threads", options.threads, ranges::kThreads,
+               "threads; 0: all CPUs of this process")
       .path("--json", json, "write cells and settings to this file (-: standard output)")
       .flag("-q,--quiet", quiet, "no table, no progress");
   const Result<bool> parsed = args.parse(argc, argv);
@@ -74,7 +76,7 @@ Status cells_command(int argc, const char* const* argv) {
       .set("rounds", options.rounds)
       .set("tokens", options.tokens)
       .set("kv", kv)
-      .set("threads", options.threads);
+      .set("threads", *cells->find("threads"));
   const std::string table = lab::cells_table(*cells);
   return finish_measurement(json, quiet, std::move(cells).value(), std::move(settings), table);
 }

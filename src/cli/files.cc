@@ -63,7 +63,8 @@ Status inspect_command(int argc, const char* const* argv) {
              "segue inspect model.gguf --json - --quiet"});
   args.positional("file", path, "model file (GGUF, safetensors) or folder")
       .path("--json", json, "write the description to this file (-: standard output)")
-      .integer("--threads", threads, 0, 1024, "accepted by every command; this one needs one")
+      .integer("--threads", threads, ranges::kThreads,
+               "accepted by every command; this one needs one")
       .flag("-q,--quiet", quiet, "no table");
   const Result<bool> parsed = args.parse(argc, argv);
   if (!parsed.ok()) return parsed.error();
@@ -93,7 +94,8 @@ Status tokenize_command(int argc, const char* const* argv) {
       .path("--prompt-file", prompt_file, "read the text from this file (-: standard input)")
       .flag("--special", special, "texts of control tokens become those tokens")
       .path("--json", json, "write {tokens, pieces, lost_bytes} to this file (-: standard output)")
-      .integer("--threads", threads, 0, 1024, "accepted by every command; this one needs one")
+      .integer("--threads", threads, ranges::kThreads,
+               "accepted by every command; this one needs one")
       .flag("-q,--quiet", quiet, "no table");
   const Result<bool> parsed = args.parse(argc, argv);
   if (!parsed.ok()) return parsed.error();

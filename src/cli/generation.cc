@@ -3,7 +3,10 @@
 #include "cli/generation.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 
 namespace segue::cli {
 
@@ -12,12 +15,14 @@ void EngineFlags::declare(Args& args) {
   args.path("--assistant", engine.assistant, "the model's assistant: a folder or a GGUF file")
       .path("--draft-model", engine.draft_model,
             "a small model with the same vocabulary that drafts")
-      .integer("--threads", engine.threads, 0, 1024, "threads; 0: all CPUs of this process")
+      .integer("--threads", engine.threads, ranges::kThreads,
+               "threads; 0: all CPUs of this process")
       .choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
-      .integer("--page-size", engine.page_size, 0, 1 << 16,
-               "tokens of a KV page, a multiple of 8; 0: the default")
-      .integer("--prefill-chunk", engine.prefill_chunk, 1, 1 << 16, "prompt rows of one step")
-      .integer("--ctx", engine.context, 0, std::int64_t{1} << 30,
+      .integer("--page-size", engine.page_size, ranges::kPageSize,
+               "tokens of a KV page; 0: the default")
+      .integer("--prefill-chunk", engine.prefill_chunk, ranges::kPrefillChunk,
+               "prompt rows of one step")
+      .integer("--ctx", engine.context, {0, std::int64_t{1} << 30},
                "largest prompt + completion; 0: the model's")
       .choice("--policy", engine.policy,
               {"segue", "stock", "pr45450", "pr47520", "batch_invariant", "whole", "segmented"},
@@ -58,63 +63,67 @@ EngineOptions EngineFlags::options() const {
   return options;
 }
 
-core::Json EngineFlags::settings() const {
-  core::Json out = core::Json::object();
-  return out.set("model", file_name(model.model))
-      .set("assistant", file_name(engine.assistant))
-      .set("draft_model", file_name(engine.draft_model))
-      .set("threads", engine.threads)
-      .set("kv", kv)
-      .set("page_size", engine.page_size)
-      .set("prefill_chunk", engine.prefill_chunk)
-      .set("ctx", engine.context)
-      .set("policy", engine.policy)
-      .set("kernel", engine.kernel);
-}
-
 void RequestFlags::declare(Args& args) {
   using namespace ranges;
   Sampling& sampling = values.sampling;
-  args.integer("-n,--max-tokens", values.max_tokens, kMaxTokens.low, kMaxTokens.high,
+  args.integer("-n,--max-tokens", values.max_tokens, kMaxTokens,
                "tokens to generate; -1: until the end")
       .texts("--stop", values.stop, "end before this text; may be given several times")
       .flag("--ignore-eos", values.ignore_eos, "go on after the model ends its turn")
-      .real("--temperature", sampling.temperature, kTemperature.low, kTemperature.high,
-            "0: the most likely token")
-      .integer("--top-k", sampling.top_k, kTopK.low, kTopK.high,
-               "sample among the k most likely; 0: off")
-      .real("--top-p", sampling.top_p, kTopP.low, kTopP.high,
+      .real("--temperature", sampling.temperature, kTemperature, "0: the most likely token")
+      .integer("--top-k", sampling.top_k, kTopK, "sample among the k most likely; 0: off")
+      .real("--top-p", sampling.top_p, kTopP,
             "sample among the most likely with this total probability; 1: off")
-      .real("--min-p", sampling.min_p, kMinP.low, kMinP.high,
+      .real("--min-p", sampling.min_p, kMinP,
             "drop tokens below this share of the largest probability; 0: off")
-      .real("--repeat-penalty", sampling.repeat_penalty, kRepeatPenalty.low, kRepeatPenalty.high,
+      .real("--repeat-penalty", sampling.repeat_penalty, kRepeatPenalty,
             "penalty on recent tokens; 1: off")
-      .integer("--repeat-last-n", sampling.repeat_last_n, kRepeatLastN.low, kRepeatLastN.high,
+      .integer("--repeat-last-n", sampling.repeat_last_n, kRepeatLastN,
                "how far back it looks; -1: all")
       .seed("--seed", sampling.seed, "seed of the sampling noise")
       .choice("--spec", spec, {"off", "ngram", "mtp", "draft", "auto"}, "speculation")
-      .integer("--draft-tokens", values.draft_tokens, kDraftTokens.low, kDraftTokens.high,
+      .integer("--draft-tokens", values.draft_tokens, kDraftTokens,
                "largest k; 0: 4, and 8 for auto")
       .flag("--logits-hash", values.logits_hash,
             "report a hash of the raw logits of every emitted token");
 }
 
-std::string RequestFlags::without_effect(const Args& args) const {
-  const Sampling& sampling = values.sampling;
-  std::vector<std::string_view> names;
+std::vector<WithoutEffect> without_effect(const Request& request) {
+  std::vector<WithoutEffect> found;
+  const Sampling& sampling = request.sampling;
   if (sampling.temperature == 0) {
-    for (const std::string_view name : {"--top-k", "--top-p", "--min-p"}) {
-      if (args.given(name)) names.push_back(name);
-    }
+    for (const std::string_view field : {"top_k", "top_p", "min_p"})
+      found.push_back({"at temperature 0", field});
   }
+  if (sampling.repeat_penalty == 1) found.push_back({"at repeat penalty 1", "repeat_last_n"});
+  if (sampling.repeat_last_n == 0) found.push_back({"on a history of 0 tokens", "repeat_penalty"});
+  if (request.spec == SpecMode::kOff) found.push_back({"with speculation off", "draft_tokens"});
+  if (!request.prompt_tokens.empty()) found.push_back({"on prompt_tokens", "parse_special"});
+  return found;
+}
+
+namespace {
+
+std::string flag_of(std::string_view field) {
+  std::string flag = fmt::format("--{}", field);
+  std::ranges::replace(flag, '_', '-');
+  return flag;
+}
+
+}  // namespace
+
+std::string warning_of(const std::vector<WithoutEffect>& given, bool as_flags) {
   std::string line;
-  const auto add = [&](std::string_view why, std::string_view flags) {
-    line += fmt::format("{}without effect {}: {}", line.empty() ? "warning: " : "; ", why, flags);
-  };
-  if (!names.empty()) add("at temperature 0", fmt::format("{}", fmt::join(names, ", ")));
-  if (args.given("--repeat-last-n") && sampling.repeat_penalty == 1)
-    add("without --repeat-penalty", "--repeat-last-n");
-  if (args.given("--draft-tokens") && spec == "off") add("with --spec off", "--draft-tokens");
+  std::string_view why;
+  for (const WithoutEffect& one : given) {
+    const std::string name = as_flags ? flag_of(one.field) : std::string(one.field);
+    if (one.why == why) {
+      line += ", " + name;
+      continue;
+    }
+    why = one.why;
+    line += fmt::format("{}without effect {}: {}", line.empty() ? "warning: " : "; ", why, name);
+  }
   return line;
 }
 
@@ -124,33 +133,76 @@ Request RequestFlags::request() const {
   return request;
 }
 
-core::Json RequestFlags::settings() const {
-  const Sampling& sampling = values.sampling;
+std::vector<WithoutEffect> RequestFlags::without_effect(const Args& args) const {
+  std::vector<WithoutEffect> found = cli::without_effect(request());
+  std::erase_if(found, [&](const WithoutEffect& one) { return !args.given(flag_of(one.field)); });
+  return found;
+}
+
+core::Json engine_settings(const EngineOptions& used) {
   core::Json json = core::Json::object();
-  return json.set("n", values.max_tokens)
+  return json.set("model", model_label(used.model))
+      .set("assistant", file_name(used.assistant))
+      .set("draft_model", file_name(used.draft_model))
+      .set("threads", used.threads)
+      .set("kv", kv_type_name(used.kv))
+      .set("page_size", used.page_size)
+      .set("prefill_chunk", used.prefill_chunk)
+      .set("ctx", used.context)
+      .set("policy", used.policy)
+      .set("kernel", used.kernel);
+}
+
+core::Json request_settings(const Request& request) {
+  const Sampling& sampling = request.sampling;
+  core::Json json = core::Json::object();
+  return json.set("n", request.max_tokens)
       .set("temperature", sampling.temperature)
       .set("top_k", sampling.top_k)
       .set("top_p", sampling.top_p)
       .set("min_p", sampling.min_p)
       .set("repeat_penalty", sampling.repeat_penalty)
       .set("repeat_last_n", sampling.repeat_last_n)
-      .set("seed", static_cast<std::int64_t>(sampling.seed))
-      .set("spec", spec)
-      .set("draft_tokens", values.draft_tokens)
-      .set("stop", values.stop)
-      .set("ignore_eos", values.ignore_eos);
+      .set("seed", sampling.seed)
+      .set("spec", spec_mode_name(request.spec))
+      .set("draft_tokens", request.draft_tokens)
+      .set("stop", request.stop)
+      .set("ignore_eos", request.ignore_eos)
+      .set("logits_hash", request.logits_hash)
+      .set("parse_special", request.parse_special);
 }
 
-void TraceFile::open(const std::string& path, EngineOptions& options) {
-  if (path.empty()) return;
+core::Json all_settings(const EngineOptions& used, const Request& request) {
+  core::Json json = engine_settings(used);
+  const core::Json own = request_settings(request);
+  for (const auto& [key, value] : *own.as_object()) json.set(key, value);
+  return json;
+}
+
+Status TraceFile::open(const std::string& path, EngineOptions& options) {
+  if (path.empty()) return {};
   path_ = path;
-  file_.open(path);
-  options.trace = [this](std::string_view line) { file_ << line << '\n'; };
+  file_.reset(std::fopen(path.c_str(), "we"));
+  if (file_ == nullptr) {
+    return Error{ErrorCode::kIo, fmt::format("cannot create '{}': {}", path, std::strerror(errno))};
+  }
+  options.trace = [this](std::string_view line) { write(line); };
+  return {};
+}
+
+void TraceFile::write(std::string_view line) {
+  if (problem_ != 0) return;
+  const bool whole = std::fwrite(line.data(), 1, line.size(), file_.get()) == line.size() &&
+                     std::fputc('\n', file_.get()) != EOF;
+  if (!whole) problem_ = errno;
 }
 
 Status TraceFile::close() {
-  if (path_.empty() || file_.flush()) return {};
-  return Error{ErrorCode::kIo, fmt::format("cannot write '{}'", path_)};
+  if (file_ == nullptr) return {};
+  if (std::fclose(file_.release()) != 0 && problem_ == 0) problem_ = errno;
+  if (problem_ == 0) return {};
+  return Error{ErrorCode::kIo,
+               fmt::format("cannot write '{}': {}", path_, std::strerror(problem_))};
 }
 
 std::string lost_bytes_warning(std::int64_t lost_bytes) {

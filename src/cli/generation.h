@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `run` and `batch` share: the flags of an engine and of sampling, and completions as JSON.
+// What `run`, `batch` and `eval` share: the flags of an engine and of sampling, settings and
+// completions as JSON.
 #pragma once
 
-#include <cstdint>
-#include <fstream>
+#include <cstdio>
+#include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "cli/args.h"
 #include "cli/model_flag.h"
@@ -13,23 +16,6 @@
 #include "segue/engine.h"
 
 namespace segue::cli {
-
-/// What a flag of `run` and the field of a request in `batch` may be: the same, from here.
-namespace ranges {
-template <class T>
-struct Range {
-  T low, high;
-};
-inline constexpr Range<std::int64_t> kMaxTokens{-1, std::int64_t{1} << 30};
-inline constexpr Range<double> kTemperature{0, 1e6};
-inline constexpr Range<int> kTopK{0, 1 << 30};
-inline constexpr Range<double> kTopP{1e-9, 1};
-inline constexpr Range<double> kMinP{0, 1};
-inline constexpr Range<double> kRepeatPenalty{1e-3, 1e3};
-inline constexpr Range<int> kRepeatLastN{-1, 1 << 30};
-inline constexpr Range<int> kDraftTokens{0, 8};
-inline constexpr Range<std::int64_t> kSeed{0, INT64_MAX};  // what JSON holds exactly
-}  // namespace ranges
 
 /// Flags that become EngineOptions, with --json, --quiet and --trace.
 struct EngineFlags {
@@ -46,8 +32,19 @@ struct EngineFlags {
   /// kUsage when --json or --trace would overwrite what the command reads, `input` included, or
   /// each other; kIo when they cannot be written; as check_model_path for the models that draft.
   Status check_files(const NamedPath& input) const;
-  core::Json settings() const;
 };
+
+/// A field of a request that changes nothing beside its other fields: {"at temperature 0",
+/// "top_k"}.
+struct WithoutEffect {
+  std::string_view why;
+  std::string_view field;
+};
+
+/// All such fields, whether given or not.
+std::vector<WithoutEffect> without_effect(const Request& request);
+/// One line for the person who gave them, as flags of `run` or as fields of `batch`; empty: none.
+std::string warning_of(const std::vector<WithoutEffect>& given, bool as_flags);
 
 /// Flags that become a Request, all but the prompt.
 struct RequestFlags {
@@ -55,23 +52,28 @@ struct RequestFlags {
   std::string spec = "auto";
 
   void declare(Args& args);
-  /// A line for the person who gave flags that change nothing, by name; empty: all do something.
-  std::string without_effect(const Args& args) const;
   Request request() const;
-  core::Json settings() const;
+  /// The flags that were given and are without effect.
+  std::vector<WithoutEffect> without_effect(const Args& args) const;
 };
 
 /// --trace: one line of JSON per step. The file is open as long as this lives.
 class TraceFile {
  public:
   /// Nothing to do for an empty path.
-  void open(const std::string& path, EngineOptions& options);
+  Status open(const std::string& path, EngineOptions& options);
   /// kIo when a line could not be written.
   Status close();
 
  private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  void write(std::string_view line);
+
   std::string path_;
-  std::ofstream file_;
+  std::unique_ptr<std::FILE, Close> file_;
+  int problem_ = 0;  // errno of the first write that failed
 };
 
 /// A warning for the person whose text has bytes that the vocabulary lacks; empty for none.
@@ -79,6 +81,12 @@ std::string lost_bytes_warning(std::int64_t lost_bytes);
 
 Result<SpecMode> parse_spec(std::string_view name);
 Result<KvType> parse_kv(std::string_view name);
+
+/// `settings` of an engine: what it used, with what a 0 of the flags stood for.
+core::Json engine_settings(const EngineOptions& used);
+core::Json request_settings(const Request& request);
+/// Both in one object.
+core::Json all_settings(const EngineOptions& used, const Request& request);
 
 /// `settings`, `machine` and `build` are added by the caller where one document holds many
 /// completions.

@@ -34,27 +34,28 @@ Status ladder_command(int argc, const char* const* argv) {
              "segue ladder -m model.gguf --prompt-file book.txt --json ladder.json"});
   model.declare(args);
   args.seed("--seed", seed, "seed of --random-weights")
-      .integers("--depths", depths, 1, std::int64_t{1} << 24,
+      .integers("--depths", depths, ranges::kDepth,
                 "keys in the cache before the first measured step")
       .path("--assistant", options.assistant, "the model's assistant: a folder or a GGUF file")
       .path("--draft-model", options.draft_model,
             "a small model with the same vocabulary that drafts")
-      .list("--spec", specs, "off, auto, ngram:K, mtp:K, draft:K")
+      .list("--spec", specs, lab::ladder_spec_forms())
       .list("--policies", policies,
             "segue, stock, pr45450, pr47520, batch_invariant, whole, segmented")
-      .integer("--rounds", options.rounds, 1, 1000, "rounds; every alternative runs in each")
-      .integer("--tokens", options.tokens, 8, 1 << 16, "tokens per alternative, depth and round")
+      .integer("--rounds", options.rounds, {1, 1000}, "rounds; every alternative runs in each")
+      .integer("--tokens", options.tokens, {8, 1 << 16}, "tokens per alternative, depth and round")
       .path("--prompt-file", prompt_file, "fill the context with this text, repeated")
       .choice("--fill", fill, {"synthetic"},
               "fill the context without a text: pseudo-random tokens")
-      .reals("--synthetic-acceptance", options.synthetic_acceptance, 0, 1,
+      .reals("--synthetic-acceptance", options.synthetic_acceptance, {0, 1},
              "probability that draft position 1, 2, .. is right; an oracle drafts the target's own "
              "tokens")
       .choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
-      .integer("--page-size", options.page_size, 0, 1 << 16,
-               "tokens of a KV page, a multiple of 8; 0: the default")
-      .integer("--prefill-chunk", options.prefill_chunk, 1, 1 << 16, "prompt rows of one step")
-      .integer("--threads", threads, 0, 1024, "threads; 0: all CPUs of this process")
+      .integer("--page-size", options.page_size, ranges::kPageSize,
+               "tokens of a KV page; 0: the default")
+      .integer("--prefill-chunk", options.prefill_chunk, ranges::kPrefillChunk,
+               "prompt rows of one step")
+      .integer("--threads", threads, ranges::kThreads, "threads; 0: all CPUs of this process")
       .path("--json", json, "write rows and settings to this file (-: standard output)")
       .flag("-q,--quiet", quiet, "no table, no progress");
   const Result<bool> parsed = args.parse(argc, argv);
@@ -102,7 +103,7 @@ Status ladder_command(int argc, const char* const* argv) {
   Result<core::Json> ladder = lab::run_ladder(model.model, options);
   if (!ladder.ok()) return ladder.error();
   core::Json settings = core::Json::object();
-  settings.set("model", file_name(model.model))
+  settings.set("model", model_label(model.model))
       .set("assistant", file_name(options.assistant))
       .set("draft_model", file_name(options.draft_model))
       .set("depths", depths)
@@ -115,7 +116,7 @@ Status ladder_command(int argc, const char* const* argv) {
       .set("kv", kv)
       .set("page_size", options.page_size)
       .set("prefill_chunk", options.prefill_chunk)
-      .set("threads", threads);
+      .set("threads", *ladder->find("threads"));
   const std::string table = lab::ladder_table(*ladder);
   return finish_measurement(json, quiet, std::move(ladder).value(), std::move(settings), table);
 }

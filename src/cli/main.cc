@@ -7,8 +7,10 @@
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <new>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -61,8 +63,9 @@ std::string usage_text() {
     text += fmt::format("  {:<10} {}\n", entry.name, entry.summary);
   text += fmt::format("\n{}", kExitStatus);
   text +=
-      "\nsegue COMMAND --help shows the flags of a command, segue --version the "
-      "build.\n\nExamples:\n"
+      "\nsegue COMMAND --help (or segue help COMMAND) shows the flags of a command, segue "
+      "--version "
+      "the build.\n\nExamples:\n"
       "  segue run -m model.gguf -p 'The capital of France is' -n 16\n"
       "  segue ladder -m model.gguf --depths 512,2048\n"
       "  segue explain --shape 16,8,256 --policy stock --rows 2 --depth 32768\n";
@@ -89,27 +92,38 @@ int report(const segue::Error& error) {
   return exit_code(error.code);
 }
 
+/// `words`: the command's name and what follows it.
+int run_command(std::span<const char* const> words) {
+  const std::string_view name = words[0];
+  for (const Entry& entry : kEntries) {
+    if (entry.name != name) continue;
+    const segue::Status status = entry.command(static_cast<int>(words.size()), words.data());
+    return status.ok() ? 0 : report(status.error());
+  }
+  return report({segue::ErrorCode::kUsage,
+                 fmt::format("no command '{}'; segue --help lists the commands", name)});
+}
+
 int dispatch(int argc, const char* const* argv) {
   const std::string_view name = argc > 1 ? argv[1] : "";
-  if (name == "--help" || name == "-h" || name == "help") {
+  const bool help = name == "--help" || name == "-h" || name == "help";
+  if (argc <= 1) {
+    fmt::print(stderr, "{}", usage_text());
+    return 2;
+  }
+  if (help && argc == 2) {
     fmt::print("{}", usage_text());
     return 0;
   }
+  if (const int most = help ? 3 : 2; (help || name == "--version") && argc > most)
+    return report({segue::ErrorCode::kUsage,
+                   fmt::format("{} takes no more; found '{}'", argv[most - 1], argv[most])});
   if (name == "--version") {
     fmt::print("{}\n", segue::core::build_line());
     return 0;
   }
-  for (const Entry& entry : kEntries) {
-    if (entry.name != name) continue;
-    const segue::Status status = entry.command(argc - 1, argv + 1);
-    return status.ok() ? 0 : report(status.error());
-  }
-  if (name.empty()) {
-    fmt::print(stderr, "{}", usage_text());
-    return 2;
-  }
-  return report({segue::ErrorCode::kUsage,
-                 fmt::format("no command '{}'; segue --help lists the commands", name)});
+  if (help) return run_command(std::array<const char*, 2>{argv[2], "--help"});
+  return run_command(std::span(argv, static_cast<std::size_t>(argc)).subspan(1));
 }
 
 /// A descriptor 0, 1 or 2 that the caller closed would become the next file that is opened: a model
@@ -120,18 +134,39 @@ void occupy_standard_descriptors() {
   }
 }
 
+/// Model files are read through memory maps: one that is cut while it is read, or whose disk fails,
+/// is a signal.
+void on_lost_page(int signal, siginfo_t* info, void* /*context*/) {
+  constexpr std::string_view kMessage =
+      "segue: a file became shorter or its disk failed while it was read\n";
+  if (info->si_code == BUS_ADRERR) {
+    static_cast<void>(!::write(STDERR_FILENO, kMessage.data(), kMessage.size()));
+    ::_exit(1);
+  }
+  std::signal(signal, SIG_DFL);  // a bug: happens again, and ends the program
+}
+
+void report_lost_pages() {
+  struct sigaction action {};
+  action.sa_sigaction = on_lost_page;
+  action.sa_flags = SA_SIGINFO;
+  ::sigaction(SIGBUS, &action, nullptr);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   occupy_standard_descriptors();
+  report_lost_pages();
   int code = 1;
   bool written = true;
   try {
     code = dispatch(argc, argv);
   } catch (const std::bad_alloc&) {
     code = report({segue::ErrorCode::kNoMemory, "out of memory"});
-  } catch (const std::system_error&) {  // fmt: a print that failed
-    written = false;
+  } catch (const std::system_error& problem) {  // a print that failed, or no more threads
+    written = std::ferror(stdout) == 0;
+    if (written) code = report({segue::ErrorCode::kDevice, problem.what()});
   }
   if (const int signal = segue::cli::interrupting_signal(); signal != 0) code = 128 + signal;
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !written) {

@@ -30,7 +30,7 @@ struct CommonFlags {
   bool quiet = false;
 
   void declare(Args& args) {
-    args.integer("--threads", threads, 0, 1024, "threads; 0: all CPUs of this process")
+    args.integer("--threads", threads, ranges::kThreads, "threads; 0: all CPUs of this process")
         .path("--json", json, "write the result to this file (-: standard output)")
         .flag("-q,--quiet", quiet, "no table, no progress");
   }
@@ -80,11 +80,11 @@ Status sweep_command(int argc, const char* const* argv) {
              "segue sweep --device cuda --shape llama-70b --depths 4096,32768 --batch 1,16"});
   args.texts("--shape", shapes,
              "Q_HEADS,KV_HEADS,HEAD_DIM[,WINDOW] or the name of a published shape; may repeat")
-      .integers("--depths", options.depths, 1, std::int64_t{1} << 24, "keys that the last row sees")
-      .integers("--rows", rows, 1, 8192, "query rows")
+      .integers("--depths", options.depths, ranges::kDepth, "keys that the last row sees")
+      .integers("--rows", rows, {1, 8192}, "query rows")
       .list("--policies", policies, kPolicies)
       .choice("--device", device, {"cpu", "cuda"}, "where to run")
-      .integers("--batch", batches, 1, 4096, "sequences alike; on the CPU 1")
+      .integers("--batch", batches, {1, 4096}, "sequences alike; on the CPU 1")
       .choice("--layout", layout, {"device", "swizzled8", "token-major", "head-major"},
               "of the KV cache; device: the device's fastest")
       .flag("--prefill", options.prefill, "GPU: the rows are prompt rows")
@@ -92,11 +92,11 @@ Status sweep_command(int argc, const char* const* argv) {
             "GPU: steps of unlike sequences, and their parts alone, instead of cells")
       .flag("--early-reads", options.early_reads,
             "GPU: read KV before the stream's previous kernel ends")
-      .integer("--page-size", options.page_size, 8, 1 << 16, "tokens of a KV page, a multiple of 8")
+      .integer("--page-size", options.page_size, {8, 1 << 16, 8}, "tokens of a KV page")
       .choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
       .choice("--cache", cache, {"cold", "warm"},
               "cold: every call reads another copy of the cache")
-      .integer("--rounds", options.rounds, 3, 1000, "samples of a cell")
+      .integer("--rounds", options.rounds, {3, 1000}, "samples of a cell")
       .text("--kernel", options.kernel, "force an attention kernel (see segue kernels)");
   flags.declare(args);
   const Result<bool> parsed = args.parse(argc, argv);
@@ -143,7 +143,7 @@ Status sweep_command(int argc, const char* const* argv) {
       .set("cache", cache)
       .set("rounds", options.rounds)
       .set("kernel", options.kernel)
-      .set("threads", flags.threads);
+      .set("threads", *sweep->find("threads"));
   const std::string table = lab::sweep_table(*sweep);
   return finish(flags, std::move(sweep).value(), std::move(settings), table);
 }
@@ -177,7 +177,7 @@ Status exactness_command(int argc, const char* const* argv) {
   settings.set("kv", kv)
       .set("device", device)
       .set("kernel", options.kernel)
-      .set("threads", flags.threads);
+      .set("threads", *exactness->find("threads"));
   const std::string table = lab::exactness_table(*exactness);
   if (Status status = finish(flags, std::move(exactness).value(), std::move(settings), table);
       !status.ok()) {
@@ -194,26 +194,29 @@ Status explain_command(int argc, const char* const* argv) {
   std::string shape;
   std::string policy = "segue";
   std::string device = "cpu";
+  std::string kv = "bf16";
   lab::ExplainOptions options;
   Args args("explain", "Which path a step takes, on how many workgroups, and why; nothing is run.",
             {"segue explain --shape 16,8,256 --policy stock --rows 2 --depth 32768",
+             "segue explain --shape 16,8,256 --kv f16 --kernel cpu.portable.f16",
              "segue explain -m model.gguf --depth 16384 --rows 5",
              "segue explain --shape 16,8,256 --policy pr45450 --decode-rows 2 --rows 2",
              "segue explain --device cuda --device-facts h200 --shape llama-70b --rows 5"});
   args.path("-m,--model", model,
             "explain every kind of layer of this model: file (GGUF), folder, or config.json")
       .text("--shape", shape, "Q_HEADS,KV_HEADS,HEAD_DIM[,WINDOW] or the name of a published shape")
-      .integer("--depth", options.depth, 0, std::int64_t{1} << 24,
+      .integer("--depth", options.depth, {0, ranges::kDepth.high},
                "keys in the cache before the step")
-      .integer("--rows", options.rows, 1, 4096, "query rows of each sequence")
-      .integer("--batch", options.batch, 1, 4096, "sequences")
-      .integer("--decode-rows", options.decode_rows, 1, 64,
+      .integer("--rows", options.rows, {1, 4096}, "query rows of each sequence")
+      .integer("--batch", options.batch, {1, 4096}, "sequences")
+      .integer("--decode-rows", options.decode_rows, {1, 64},
                "1 + k that the engine was started with")
       .text("--policy", policy, kPolicies)
       .choice("--device", device, {"cpu", "cuda"}, "plan for the CPU or for a GPU")
+      .choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
       .text("--device-facts", options.device_facts,
             "a GPU by name (h200), here or not; empty: this machine's, without one the H200")
-      .integer("--workgroups", options.workgroups, 0, 1 << 20,
+      .integer("--workgroups", options.workgroups, {0, 1 << 20},
                "workgroups that the device runs at once; 0: as it is")
       .text("--kernel", options.kernel, "force an attention kernel (see segue kernels)");
   flags.declare(args);
@@ -254,6 +257,7 @@ Status explain_command(int argc, const char* const* argv) {
   std::string text;
   for (const lab::NamedShape& one : shapes) {
     options.shape = one;
+    options.shape.shape.kv = parse_kv(kv).value();
     Result<core::Json> json = lab::explain(options);
     if (!json.ok()) return json.error();
     const Result<std::string> words = lab::explain_text(options);
@@ -275,6 +279,7 @@ Status explain_command(int argc, const char* const* argv) {
       .set("batch", options.batch)
       .set("decode_rows", options.decode_rows)
       .set("policy", policy)
+      .set("kv", kv)
       .set("device", device)
       .set("device_facts", options.device_facts)
       .set("workgroups", options.workgroups)

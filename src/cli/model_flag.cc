@@ -8,7 +8,14 @@
 #include <fstream>
 #include <system_error>
 
+#include "cli/terminal.h"
+
 namespace segue::cli {
+namespace {
+
+constexpr std::string_view kRandom = "random:";
+
+}  // namespace
 
 void ModelFlag::declare(Args& args) {
   args.path("-m,--model", model, "model: a GGUF file or a Hugging Face folder")
@@ -24,8 +31,14 @@ Status ModelFlag::resolve(std::uint64_t seed) {
         "exactly one of --model FILE_OR_FOLDER and --random-weights CONFIG.json is needed"};
   }
   if (!model.empty()) return check_model_path("--model", model);
-  model = fmt::format("random:{}:{}", seed, random_config);
+  model = fmt::format("{}{}:{}", kRandom, seed, random_config);
   return check_model_path("--random-weights", random_config, kAnyConfig);
+}
+
+std::string model_label(const std::string& model) {
+  if (!model.starts_with(kRandom)) return file_name(model);
+  const std::size_t path = model.find(':', kRandom.size()) + 1;
+  return model.substr(0, path) + file_name(model.substr(path));
 }
 
 Status check_model_path(std::string_view flag, const std::string& path, const ModelForms& forms) {

@@ -22,6 +22,9 @@ struct ModelFlag {
   Status resolve(std::uint64_t seed);
 };
 
+/// What a recorded result calls it: without the folders, "random:SEED:" in front.
+std::string model_label(const std::string& model);
+
 /// What a path may be besides a GGUF file.
 struct ModelForms {
   std::string_view in_folder = "config.json";  // a folder with this file

@@ -47,7 +47,7 @@ void print_stats(const Completion& completion, bool chosen, bool with_hash) {
                   rate(stats.prefill_tokens_per_s, 0), completion.tokens.size(),
                   rate(stats.decode_tokens_per_s, 1), finish_reason_name(completion.finish_reason));
   if (stats.drafted > 0) {
-    line += fmt::format("; {} of {} drafts accepted, {:.2f} tokens per verify step", stats.accepted,
+    line += fmt::format("; {} of {} drafts accepted, acceptance length {:.2f}", stats.accepted,
                         stats.drafted, stats.mean_acceptance_length);
   }
   if (with_hash) line += fmt::format("; logits hash {:016x}", completion.logits_hash);
@@ -69,16 +69,29 @@ void warn_of_lost_bytes(std::int64_t lost_bytes) {
   if (lost_bytes > 0) core::log_info(lost_bytes_warning(lost_bytes));
 }
 
-core::Json document(const RunFlags& flags, const Engine& engine, const Completion& completion) {
-  core::Json settings = flags.engine.settings();
-  const core::Json request_settings = flags.request.settings();
-  for (const auto& [key, value] : *request_settings.as_object()) settings.set(key, value);
-  settings.set("threads", engine.threads()).set("ctx", engine.context());
-  core::Json json = completion_json(completion, engine.load_s(), flags.request.values.logits_hash);
-  return json.set("model", engine.model_name())
-      .set("settings", std::move(settings))
+/// What the person sees after a completion. The hash was asked for: it is said with --quiet too,
+/// unless the JSON has it.
+void print_end(const RunFlags& flags, const Completion& completion) {
+  const bool with_hash = flags.request.values.logits_hash;
+  if (!flags.engine.quiet) {
+    print_stats(completion, flags.request.request().spec != SpecMode::kAuto, with_hash);
+  } else if (with_hash && flags.engine.json.empty()) {
+    fmt::print(stderr, "logits hash {:016x}\n", completion.logits_hash);
+  }
+}
+
+/// What `json` says of completions, with what made them.
+Status write_document(const RunFlags& flags, const Engine& engine, core::Json json) {
+  json.set("model", engine.model_name())
+      .set("settings", all_settings(engine.options(), flags.request.request()))
       .set("machine", core::machine_json())
       .set("build", core::build_json());
+  return write_json(flags.engine.json, json);
+}
+
+core::Json completion_json(const RunFlags& flags, const Engine& engine,
+                           const Completion& completion) {
+  return cli::completion_json(completion, engine.load_s(), flags.request.values.logits_hash);
 }
 
 Status run_once(const RunFlags& flags, Engine& engine, Request request) {
@@ -88,13 +101,13 @@ Status run_once(const RunFlags& flags, Engine& engine, Request request) {
   const Result<Completion> completion = engine.generate(request);
   if (!completion.ok()) return completion.error();
   if (echo) print_text("\n");
-  if (!flags.engine.quiet)
-    print_stats(*completion, request.spec != SpecMode::kAuto, request.logits_hash);
-  return write_json(flags.engine.json, document(flags, engine, *completion));
+  print_end(flags, *completion);
+  return write_document(flags, engine, completion_json(flags, engine, *completion));
 }
 
-/// Turns until end of input; the JSON document is that of the last turn that had a reply. Where a
-/// person types, Ctrl-C ends a reply, and the chat only between replies.
+/// Turns until end of input; the JSON document has the reply of each, and the message that it
+/// answers as its prompt. Where a person types, Ctrl-C ends a reply, and the chat only between
+/// replies.
 Status run_chat(const RunFlags& flags, Engine& engine, Request request) {
   std::vector<Engine::Message> messages;
   std::int64_t lost_bytes = 0;
@@ -106,7 +119,7 @@ Status run_chat(const RunFlags& flags, Engine& engine, Request request) {
   };
   if (!flags.system.empty()) say("system", flags.system);
   request.on_text = print_text;
-  core::Json last;
+  core::Json replies = core::Json::array();
   std::string line = flags.prompt;
   bool given = !line.empty();
   const bool person = isatty(STDIN_FILENO) != 0;
@@ -136,13 +149,13 @@ Status run_chat(const RunFlags& flags, Engine& engine, Request request) {
     }
     completion->lost_bytes = lost_bytes;
     print_text("\n");
-    if (!flags.engine.quiet)
-      print_stats(*completion, request.spec != SpecMode::kAuto, request.logits_hash);
+    print_end(flags, *completion);
     messages.push_back({"assistant", completion->text});
-    last = document(flags, engine, *completion);
+    replies.push(completion_json(flags, engine, *completion).set("prompt", line));
     if (person && completion->finish_reason == FinishReason::kCancelled) forget_interrupt();
   }
-  const Status written = last.is_null() ? Status() : write_json(flags.engine.json, last);
+  const Status written =
+      write_document(flags, engine, core::Json::object().set("completions", std::move(replies)));
   return status.ok() ? written : status;
 }
 
@@ -190,8 +203,8 @@ Status run_command(int argc, const char* const* argv) {
   if (!flags.chat && args.given("--system"))
     return Error{ErrorCode::kUsage, "--system needs --chat"};
   if (flags.engine.quiet) core::set_log_level(core::LogLevel::kQuiet);
-  if (const std::string line = flags.request.without_effect(args); !line.empty())
-    core::log_info(line);
+  if (const auto given = flags.request.without_effect(args); !given.empty())
+    core::log_info(warning_of(given, true));
   Request request = flags.request.request();
   request.prompt = flags.prompt;
   if (args.given("--prompt-file")) {
@@ -207,7 +220,7 @@ Status run_command(int argc, const char* const* argv) {
   if (!limits.ok()) return limits.error();
   if (Status status = limits->check(request); !status.ok()) return status;
   TraceFile trace;
-  trace.open(flags.engine.trace, options);
+  if (Status status = trace.open(flags.engine.trace, options); !status.ok()) return status;
   const Result<std::unique_ptr<Engine>> engine = Engine::create(options);
   if (!engine.ok()) return engine.error();
   if (!flags.engine.quiet) {

@@ -59,7 +59,7 @@ Json::Object without_repeats(Json::Object members, std::optional<std::string>& r
 /// bit per level.
 class Builder {
  public:
-  explicit Builder(Json::Repeats repeats) : repeats_(repeats) {}
+  Builder(Json::Repeats repeats, bool one_line) : repeats_(repeats), one_line_(one_line) {}
 
   Result<Json> take() {
     if (!problem_.empty()) return Error{ErrorCode::kInvalidFile, problem_};
@@ -94,11 +94,15 @@ class Builder {
   }
   bool parse_error(std::size_t /*position*/, const std::string& /*token*/,
                    const Tree::exception& error) {
-    const std::string_view text = error.what();
-    const auto tag =
-        text.find("] ");  // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
-    problem_ = fmt::format("not valid JSON: {}",
-                           tag == std::string_view::npos ? text : text.substr(tag + 2));
+    // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
+    std::string_view text = error.what();
+    constexpr std::string_view kBefore = "] parse error ";
+    constexpr std::string_view kLine = "at line 1, ";
+    if (const auto tag = text.find(kBefore); tag != std::string_view::npos)
+      text.remove_prefix(tag + kBefore.size());
+    const bool drop = one_line_ && text.starts_with(kLine);
+    problem_ = drop ? fmt::format("not valid JSON: at {}", text.substr(kLine.size()))
+                    : fmt::format("not valid JSON: {}", text);
     return false;
   }
 
@@ -135,6 +139,7 @@ class Builder {
   }
 
   Json::Repeats repeats_;
+  bool one_line_;
   Json root_;
   std::vector<Level> open_;
   std::string problem_;
@@ -187,7 +192,7 @@ std::string Json::dump(int indent) const {
 }
 
 Result<Json> Json::parse(std::string_view text, Repeats repeats) {
-  Builder builder(repeats);
+  Builder builder(repeats, text.find('\n') == std::string_view::npos);
   Tree::sax_parse(text, &builder);
   return builder.take();
 }

@@ -81,7 +81,8 @@ class Json {
   /// What two members of one name in one object mean.
   enum class Repeats : std::uint8_t { kLastCounts /* in the place of the first */, kRefused };
 
-  /// The message has the byte position, or the repeated name. Nesting is limited to 256 levels.
+  /// The message has line and column, of one line only the column, or the repeated name. Nesting is
+  /// limited to 256 levels.
   static Result<Json> parse(std::string_view text, Repeats repeats = Repeats::kLastCounts);
 
  private:

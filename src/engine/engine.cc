@@ -225,7 +225,6 @@ Engine::~Engine() = default;
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   auto impl = std::make_unique<Impl>();
-  impl->options = options;
   const Result<Limits> limits = Engine::limits(options);
   if (!limits.ok()) return limits.error();
   impl->limits = *limits;
@@ -251,6 +250,11 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   Result<std::unique_ptr<engine::Loop>> loop = engine::Loop::create(*impl->runtime, loop_options);
   if (!loop.ok()) return loop.error();
   impl->loop = std::move(loop).value();
+  impl->options = options;
+  impl->options.threads = impl->runtime->pool->threads();
+  impl->options.page_size = loop_options.page_size;
+  impl->options.context = loop_options.context;
+  impl->options.decode_rows = loop_options.decode_rows;
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
@@ -293,12 +297,13 @@ std::string Engine::start_line() const {
   std::string line =
       fmt::format("{} ({}) on {}, {}, {} threads, KV {}", printable(model.config().name),
                   model.config().architecture, model.device().name, core::isa_name(model.isa()),
-                  threads(), kv_type_name(options.kv));
+                  options.threads, kv_type_name(options.kv));
   line += fmt::format("; verify steps of {} rows at depth {}, the largest:",
-                      engine::verify_rows(options), engine::verify_depth(options, context()));
+                      engine::verify_rows(options), engine::verify_depth(options, options.context));
   for (std::size_t kind = 0; kind < model.config().kinds.size(); ++kind) {
     const attention::Plan plan =
-        engine::verify_plan(options, model.config(), threads(), static_cast<int>(kind)).value();
+        engine::verify_plan(options, model.config(), options.threads, static_cast<int>(kind))
+            .value();
     line += fmt::format("{} {} layers {}, {} path", kind == 0 ? "" : ",",
                         model.config().kinds[kind].name, plan.kernel->name,
                         attention::path_name(plan.verdict.path));
@@ -310,8 +315,7 @@ std::string Engine::start_line() const {
 }
 
 std::string Engine::model_name() const { return impl_->runtime->model->config().name; }
-std::int64_t Engine::context() const { return impl_->limits.context; }
-int Engine::threads() const { return impl_->runtime->pool->threads(); }
+const EngineOptions& Engine::options() const { return impl_->options; }
 double Engine::load_s() const { return impl_->runtime->load_s; }
 
 std::vector<std::int32_t> Engine::tokenize(std::string_view text, bool parse_special) const {

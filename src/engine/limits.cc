@@ -146,8 +146,9 @@ Result<Limits> Engine::limits(const EngineOptions& options) {
       engine::check_models(options.model, options.assistant, options.draft_model);
   if (!config.ok()) return config.error();
   if (options.context > config->context) {
-    return usage(fmt::format("context is {}; the model was trained for {} tokens", options.context,
-                             config->context));
+    return usage(
+        fmt::format("context (--ctx) is {}; allowed: 0 to {}, for which the model was trained",
+                    options.context, config->context));
   }
   for (int kind = 0; kind < static_cast<int>(config->kinds.size()); ++kind) {
     if (const auto plan = engine::verify_plan(options, *config, *threads, kind); !plan.ok())

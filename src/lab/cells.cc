@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kSliceTokens = 8;   // per sequence
 constexpr int kSpareTokens = 96;  // sequences of a batch do not advance alike
-constexpr int kMaxK = 8;
+using engine::kMaxK;
 
 struct Alternative {
   Alternative(std::string name_in, SpecMode mode_in, int draft_tokens_in)

@@ -14,6 +14,7 @@
 #include "engine/limits.h"
 #include "engine/runtime.h"
 #include "kv/cache.h"
+#include "lab/stats.h"
 
 namespace segue::lab {
 namespace {
@@ -88,7 +89,7 @@ struct Comparison {
     kl_max = std::max(kl_max, kl);
   }
   core::Json json() const {
-    const auto n = static_cast<double>(std::max<std::int64_t>(1, positions));
+    const auto n = static_cast<double>(positions);
     core::Json out = core::Json::object();
     return out.set("positions", positions)
         .set("top1_agreement", static_cast<double>(agreed) / n)
@@ -229,9 +230,13 @@ Result<core::Json> compare(engine::Runtime& runtime, engine::Runtime* exact_runt
     recorded.emplace(std::move(opened).value());
   }
   double logprob_sum = 0;
+  std::int64_t positions = 0;
+  bool interrupted = false;
   Comparison to_recorded;
   Comparison to_float;
   for (std::int64_t first = 0; first < count; first += kChunk) {
+    interrupted = options.cancelled && options.cancelled();
+    if (interrupted) break;
     const auto chunk =
         tokens.subspan(static_cast<std::size_t>(first),
                        static_cast<std::size_t>(std::min<std::int64_t>(kChunk, count - first)));
@@ -246,6 +251,7 @@ Result<core::Json> compare(engine::Runtime& runtime, engine::Runtime* exact_runt
       const Distribution mine(std::span(*logits + offset, static_cast<std::size_t>(vocab)));
       if (position + 1 == tokens.size()) break;  // the last row predicts nothing that we know
       logprob_sum += mine.log_probability(tokens[position + 1]);
+      ++positions;
       if (recorded) {
         if (Status status = recorded->compare(position, mine, to_recorded); !status.ok())
           return status.error();
@@ -258,21 +264,23 @@ Result<core::Json> compare(engine::Runtime& runtime, engine::Runtime* exact_runt
     if (options.progress)
       options.progress(static_cast<double>(first + kChunk) / static_cast<double>(count));
   }
-  const double mean = logprob_sum / static_cast<double>(count - 1);
-  if (!std::isfinite(mean)) {
+  core::Json json = core::Json::object();
+  json.set("positions", positions).set("total_positions", count - 1);
+  const double mean = logprob_sum / static_cast<double>(positions);
+  if (positions > 0 && !std::isfinite(mean)) {
     return Error{ErrorCode::kInvalidFile,
                  "the logits are not finite: the weights of the file are damaged"};
   }
-  core::Json json = core::Json::object();
-  json.set("positions", count - 1).set("mean_logprob", mean).set("perplexity", std::exp(-mean));
+  json.set("mean_logprob", mean).set("perplexity", std::exp(-mean));
   if (recorded) json.set("recorded", to_recorded.json());
   if (reference) json.set("float_reference", to_float.json());
+  json.set("interrupted", interrupted);
   return json;
 }
 
 }  // namespace
 
-Result<core::Json> evaluate(const std::string& path, const EvaluateOptions& options) {
+Result<Evaluation> evaluate(const std::string& path, const EvaluateOptions& options) {
   Result<std::vector<std::int32_t>> tokens = std::vector<std::int32_t>();
   if (options.recorded != nullptr) {
     const Result<model::Config> config = engine::check_models(path, {}, {});
@@ -286,8 +294,10 @@ Result<core::Json> evaluate(const std::string& path, const EvaluateOptions& opti
       return opened.error();
     }
   }
-  engine::RuntimeOptions load{
-      .model = path, .threads = options.threads, .progress = options.load_progress};
+  engine::RuntimeOptions load{.model = path,
+                              .threads = options.threads,
+                              .progress = options.load_progress,
+                              .cancelled = options.cancelled};
   const Result<std::unique_ptr<engine::Runtime>> runtime = engine::Runtime::load(load);
   if (!runtime.ok()) return runtime.error();
   if (options.recorded == nullptr) {
@@ -303,10 +313,33 @@ Result<core::Json> evaluate(const std::string& path, const EvaluateOptions& opti
     exact = engine::Runtime::load(load);
     if (!exact.ok()) return exact.error();
   }
-  Result<core::Json> result = compare(**runtime, exact->get(), *tokens, options);
-  if (result.ok() && options.recorded == nullptr)
-    result->set("lost_bytes", (*runtime)->tokenizer->lost_bytes(options.text, false));
+  Result<core::Json> figures = compare(**runtime, exact->get(), *tokens, options);
+  if (!figures.ok()) return figures.error();
+  if (options.recorded == nullptr)
+    figures->set("lost_bytes", (*runtime)->tokenizer->lost_bytes(options.text, false));
+  Evaluation result{std::move(figures).value(), {}};
+  result.used.model = path;
+  result.used.threads = (*runtime)->pool->threads();
+  result.used.kv = options.kv;
+  result.used.page_size = kv::kDefaultPageSize;
+  result.used.prefill_chunk = kChunk;
+  result.used.context = (*runtime)->model->config().context;
   return result;
+}
+
+std::string evaluation_table(const core::Json& figures) {
+  std::string table =
+      fmt::format("{} of {} positions, perplexity {:.3f}\n", *figures.find("positions")->as_int(),
+                  *figures.find("total_positions")->as_int(), number(figures, "perplexity"));
+  for (const auto& [key, name] :
+       {std::pair{"recorded", "recorded"}, std::pair{"float_reference", "float reference"}}) {
+    const core::Json* comparison = figures.find(key);
+    if (comparison == nullptr) continue;
+    table += fmt::format("{:<16} top-1 agreement {:.2f} %, mean KL {:.3g}, largest {:.3g}\n", name,
+                         number(*comparison, "top1_agreement") * 100,
+                         number(*comparison, "mean_kl"), number(*comparison, "max_kl"));
+  }
+  return table;
 }
 
 }  // namespace segue::lab

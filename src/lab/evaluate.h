@@ -8,8 +8,8 @@
 #include <string>
 
 #include "core/json.h"
+#include "segue/engine.h"
 #include "segue/error.h"
-#include "segue/types.h"
 
 namespace segue::lab {
 
@@ -23,12 +23,22 @@ struct EvaluateOptions {
   int threads = 0;  // 0: all CPUs of this process
   std::function<void(double fraction)> load_progress;
   std::function<void(double fraction)> progress;
+  std::function<bool()> cancelled;  // asked between chunks, and between tensors while loading
 };
 
-/// {positions, perplexity, mean_logprob, recorded: {top1_agreement, mean_kl, max_kl},
-/// float_reference: {the same}} of the model file at `path`. Position i predicts token i + 1; KL is
-/// that of the reference from this model, over the recorded tokens and one bucket for the rest, or
-/// over the whole vocabulary for the float reference.
-Result<core::Json> evaluate(const std::string& path, const EvaluateOptions& options);
+struct Evaluation {
+  /// {positions, total_positions, perplexity, mean_logprob, recorded: {top1_agreement, mean_kl,
+  /// max_kl}, float_reference: {the same}, lost_bytes (of a text), interrupted}. Position i
+  /// predicts token i + 1; KL is that of the reference from this model, over the recorded tokens
+  /// and one bucket for the rest, or over the whole vocabulary for the float reference.
+  core::Json figures;
+  EngineOptions used;  // what an engine would have been given to compute the same
+};
+
+/// Of the model file at `path`. Interrupted: of the positions before; kCancelled while loading.
+Result<Evaluation> evaluate(const std::string& path, const EvaluateOptions& options);
+
+/// The figures for people.
+std::string evaluation_table(const core::Json& figures);
 
 }  // namespace segue::lab

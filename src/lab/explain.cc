@@ -167,7 +167,7 @@ Result<core::Json> explain(const ExplainOptions& options) {
   json.set("decode_rows", options.decode_rows);
   core::Json device = core::Json::object();
   device.set("name", explained->device.name);
-  device.set("workgroups", explained->device.workgroups);
+  device.set("workgroups_at_once", explained->device.workgroups);
   device.set("multiprocessors", explained->device.multiprocessors);
   device.set("assumed", explained->assumed);
   json.set("device", std::move(device));
@@ -180,9 +180,10 @@ Result<std::string> explain_text(const ExplainOptions& options) {
   Result<Explained> explained = make_plan(options);
   if (!explained.ok()) return explained.error();
   const bool assumed_gpu = explained->assumed && options.workgroups == 0;
-  return fmt::format("step        {} x {} rows at depth {}, on {} workgroups ({}{})\n",
-                     options.batch, options.rows, options.depth, explained->device.workgroups,
-                     explained->device.name, assumed_gpu ? ", by its name" : "") +
+  return fmt::format("step        {} x {} rows at depth {}\n", options.batch, options.rows,
+                     options.depth) +
+         fmt::format("device      {}{}; runs {} workgroups at once\n", explained->device.name,
+                     assumed_gpu ? ", by its name" : "", explained->device.workgroups) +
          attention::to_text(explained->plan);
 }
 

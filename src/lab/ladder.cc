@@ -19,7 +19,7 @@ namespace segue::lab {
 namespace {
 
 constexpr int kSliceTokens = 8;
-constexpr int kMaxK = 8;
+using engine::kMaxK;
 
 /// What an alternative's steps took.
 struct Times {
@@ -312,6 +312,10 @@ Result<core::Json> Ladder::run() {
 
 }  // namespace
 
+std::string ladder_spec_forms() {
+  return fmt::format("off, auto, and ngram:K, mtp:K, draft:K with K from 1 to {}", kMaxK);
+}
+
 Result<LadderSpec> parse_ladder_spec(const std::string& text) {
   if (text == "off") return LadderSpec{text, SpecMode::kOff, 0};
   if (text == "auto") return LadderSpec{text, SpecMode::kAuto, kMaxK};
@@ -325,9 +329,7 @@ Result<LadderSpec> parse_ladder_spec(const std::string& text) {
       return LadderSpec{text, mode, k};
   }
   return Error{ErrorCode::kUsage,
-               fmt::format("spec '{}' is not allowed; allowed: off, auto, and ngram:K, mtp:K, "
-                           "draft:K with K 1 to {}",
-                           text, kMaxK)};
+               fmt::format("spec '{}' is not allowed; allowed: {}", text, ladder_spec_forms())};
 }
 
 Result<core::Json> run_ladder(const std::string& path, LadderOptions options) {
@@ -344,9 +346,10 @@ Result<core::Json> run_ladder(const std::string& path, LadderOptions options) {
 }
 
 std::string ladder_table(const core::Json& ladder) {
-  std::string table = fmt::format("{:>7}  {:<8} {:<8} {:>9} {:>8} {:>18} {:>11} {:>9} {:>11}  {}\n",
-                                  "depth", "policy", "spec", "tokens/s", "step ms", "to off (95 %)",
-                                  "attn ms", "accepted", "break-even", "path (workgroups)");
+  std::string table =
+      fmt::format("{:>7}  {:<8} {:<8} {:>9} {:>8} {:>18} {:>11} {:>17} {:>11}  {}\n", "depth",
+                  "policy", "spec", "tokens/s", "step ms", "to off (95 %)", "attn ms",
+                  "acceptance length", "break-even", "path (workgroups)");
   for (const core::Json& row : *ladder.find("rows")->as_array()) {
     std::string paths;
     for (const core::Json& group : *row.find("groups")->as_array()) {
@@ -356,7 +359,7 @@ std::string ladder_table(const core::Json& ladder) {
     const core::Json* ratio = row.find("ratio_to_off");
     const core::Json* even = row.find("break_even_acceptance");
     table += fmt::format(
-        "{:>7}  {:<8} {:<8} {:>9.1f} {:>8.2f} {:>5.2f} [{:.2f} {:.2f}] {:>11.2f} {:>9.2f} {:>11}  "
+        "{:>7}  {:<8} {:<8} {:>9.1f} {:>8.2f} {:>5.2f} [{:.2f} {:.2f}] {:>11.2f} {:>17.2f} {:>11}  "
         "{}\n",
         *row.find("depth")->as_int(), *row.find("policy")->as_string(),
         *row.find("spec")->as_string(), number(*row.find("tokens_per_s"), "median"),

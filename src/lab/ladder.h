@@ -23,6 +23,8 @@ struct LadderSpec {
   int draft_tokens = 0;  // largest k
 };
 
+/// "off, auto, and ngram:K, ..": what parse_ladder_spec takes.
+std::string ladder_spec_forms();
 /// kUsage; the message lists the forms.
 Result<LadderSpec> parse_ladder_spec(const std::string& text);
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "core/check.h"
@@ -33,15 +34,29 @@ Result<std::unique_ptr<Trunk>> Trunk::create(engine::Runtime& runtime, engine::L
   Result<std::unique_ptr<engine::Loop>> made = engine::Loop::create(runtime, loop);
   if (!made.ok()) return made.error();
   trunk->loop_ = std::move(made).value();
-  trunk->fill(*runtime.tokenizer);
+  if (Status status = trunk->fill(*runtime.tokenizer); !status.ok()) return status.error();
   trunk->base_.ignore_eos = true;
   trunk->loop_->admit(trunk->base_);
   return trunk;
 }
 
-void Trunk::fill(const text::Tokenizer& tokenizer) {
+Status Trunk::fill(const text::Tokenizer& tokenizer) {
   std::vector<std::int32_t> text;
-  if (!options_.text.empty()) text = tokenizer.encode_prompt(options_.text, false);
+  if (!options_.text.empty()) {
+    text = tokenizer.encode_prompt(options_.text, false);
+    if (text.empty()) {
+      return Error{ErrorCode::kInvalidFile,
+                   "the text that is to fill the context has no token of the model's vocabulary"};
+    }
+  } else {
+    const auto ids = std::views::iota(0, static_cast<std::int32_t>(tokenizer.vocab_size()));
+    if (std::ranges::all_of(ids, [&](std::int32_t id) { return tokenizer.is_control(id); })) {
+      return Error{ErrorCode::kUnsupported,
+                   fmt::format("all {} tokens of the model's vocabulary are control tokens; needed "
+                               "to fill the context: at least one that is none",
+                               tokenizer.vocab_size())};
+    }
+  }
   std::uint64_t state = 1;
   while (static_cast<std::int64_t>(filler_.size()) < options_.depth) {
     if (!text.empty()) {
@@ -53,6 +68,7 @@ void Trunk::fill(const text::Tokenizer& tokenizer) {
         (state >> 33) % static_cast<std::uint64_t>(tokenizer.vocab_size()));
     if (!tokenizer.is_control(token)) filler_.push_back(token);
   }
+  return {};
 }
 
 void Trunk::prepare(std::span<speculate::Drafter* const> drafters) {

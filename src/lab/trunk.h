@@ -29,7 +29,8 @@ Status check_room(const model::Config& config, std::int64_t depth, std::int64_t 
 class Trunk {
  public:
   /// `loop.max_sequences`: forks alive at once; `loop.context` follows from the options. Refuses
-  /// what check_room and Loop::create do.
+  /// what check_room and Loop::create do, and what no context can be filled with: a text or a
+  /// vocabulary without tokens for it.
   static Result<std::unique_ptr<Trunk>> create(engine::Runtime& runtime, engine::LoopOptions loop,
                                                TrunkOptions options);
 
@@ -52,7 +53,7 @@ class Trunk {
 
  private:
   explicit Trunk(TrunkOptions options) : options_(std::move(options)) {}
-  void fill(const text::Tokenizer& tokenizer);
+  Status fill(const text::Tokenizer& tokenizer);
   Status finish(engine::Sequence& sequence,
                 const std::function<void(std::int64_t rows)>& stepped = {});
 

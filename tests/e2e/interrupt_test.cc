@@ -100,13 +100,16 @@ TEST(Interrupt, CtrlCEndsARunCleanlyWithWhatWasWritten) {
 
 TEST(Interrupt, CtrlCEndsAMeasurementWithATableAndADocumentOfWhatFinished) {
   const std::string model = write_tiny({.context = 100'000});
+  const std::string text = temporary_path("long.txt");
+  ASSERT_TRUE(core::write_file(text, std::string(90'000, 'x')).ok());
   const std::vector<std::vector<std::string>> commands{
       {"ladder", "-m", model, "--depths", "64,128", "--rounds", "1000", "--tokens", "64", "--spec",
        "off,ngram:2", "--policies", "segue"},
       {"cells", "-m", model, "--depths", "64", "--rounds", "1000", "--tokens", "64", "--fixed",
        "2"},
       {"sweep", "--shape", "4,1,64", "--depths", "64", "--rounds", "1000", "--cache", "warm"},
-      {"exactness"}};
+      {"exactness"},
+      {"eval", "-m", model, "--text-file", text}};
   for (std::vector<std::string> command : commands) {
     const std::string json = temporary_path("interrupted.json");
     const std::string name = command[0];
@@ -122,6 +125,13 @@ TEST(Interrupt, CtrlCEndsAMeasurementWithATableAndADocumentOfWhatFinished) {
     const Result<core::Json> document = core::Json::parse(*written);
     ASSERT_TRUE(document.ok()) << name;
     EXPECT_TRUE(*document->find("interrupted")->as_bool()) << name;
+    if (name == "eval") {
+      const std::int64_t positions = *document->find("positions")->as_int();
+      EXPECT_LT(positions, *document->find("total_positions")->as_int());
+      EXPECT_NE(table.find(fmt::format("{} of 90000 positions", positions)), std::string::npos)
+          << table;
+      continue;
+    }
     const core::Json* results = nullptr;
     for (const char* key : {"rows", "cells", "cases"}) {
       if (results == nullptr) results = document->find(key);

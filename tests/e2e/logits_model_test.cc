@@ -38,8 +38,9 @@ TEST_P(Logits, AgreeWithLlamaCppAndWithTheFloatReference) {
   lab::EvaluateOptions options;
   options.recorded = &*recorded;
   options.against_float = GetParam().against_float;
-  const Result<core::Json> result = lab::evaluate(path, options);
-  ASSERT_TRUE(result.ok()) << result.error().message;
+  const Result<lab::Evaluation> evaluated = lab::evaluate(path, options);
+  ASSERT_TRUE(evaluated.ok()) << evaluated.error().message;
+  const core::Json* const result = &evaluated->figures;
   EXPECT_EQ(*result->find("positions")->as_int(), 512);
   EXPECT_LT(figure(*result, "recorded", "mean_kl"), core::kLogitsMeanKl);
   EXPECT_GE(figure(*result, "recorded", "top1_agreement"), core::kLogitsTop1);

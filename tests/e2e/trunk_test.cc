@@ -94,6 +94,40 @@ TEST(Trunk, RefusesADepthThatTheModelHasNoPositionsFor) {
   EXPECT_TRUE(lab::Trunk::create(*runtime, {}, {.depth = 2000, .room = 48}).ok());
 }
 
+Status filled(const gguf::Writer& writer, const std::string& text) {
+  const std::string path = temporary_path("fill.gguf");
+  EXPECT_TRUE(writer.write(path).ok());
+  const auto runtime = engine::Runtime::load({.model = path, .threads = 1}).value();
+  const auto trunk = lab::Trunk::create(*runtime, {}, {.depth = 40, .room = 8, .text = text});
+  return trunk.ok() ? Status() : Status(trunk.error());
+}
+
+TEST(Trunk, RefusesAVocabularyOfControlTokensOnly) {
+  gguf::Writer writer = tiny_writer({});
+  std::vector<std::int32_t> types(kTinyVocab, 3);
+  writer.set("tokenizer.ggml.token_type", types);
+  const Status status = filled(writer, "");
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(status.error().message, HasSubstr("all 260 tokens"));
+  EXPECT_TRUE(filled(writer, "abc").ok());
+  types[kTinyVocab - 1] = 1;
+  writer.set("tokenizer.ggml.token_type", types);
+  EXPECT_TRUE(filled(writer, "").ok());
+}
+
+TEST(Trunk, RefusesATextWithoutATokenOfTheVocabulary) {
+  gguf::Writer writer = tiny_writer({});
+  writer.set("tokenizer.ggml.model", "gpt2");  // whose tokens are not called "<0x61>"
+  writer.set("tokenizer.ggml.pre", "smollm");
+  writer.set("tokenizer.ggml.merges", std::vector<std::string>{});
+  writer.set("tokenizer.ggml.add_bos_token", false);
+  const Status status = filled(writer, "abc");
+  ASSERT_FALSE(status.ok());
+  EXPECT_THAT(status.error().message, HasSubstr("has no token"));
+  EXPECT_TRUE(filled(writer, "").ok());
+}
+
 TEST(Trunk, StopsBetweenTwoStepsWhenItIsCancelled) {
   int asked = 0;
   const Grown made = make({.depth = 100, .room = 8, .cancelled = [&] { return ++asked == 3; }});

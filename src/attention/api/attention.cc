@@ -409,7 +409,7 @@ std::string AttentionPlan::explain() const {
   core::Json json = core::Json::object();
   core::Json device = core::Json::object();
   device.set("name", impl_->layer->facts.name);
-  device.set("workgroups", impl_->layer->facts.workgroups);
+  device.set("workgroups_at_once", impl_->layer->facts.workgroups);
   json.set("device", std::move(device));
   if (!impl_->current) return json.dump();
   const core::Json plan = attention::to_json(impl_->plan, true);
