@@ -101,9 +101,10 @@ std::string Args::Impl::reworded(const CLI::ParseError& error) const {
   const std::string said = error.what();
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     const std::vector<std::string> extra = app.remaining();
-    if (extra.empty()) return said;
-    if (extra.front().starts_with('-')) return fmt::format("there is no flag '{}'", extra.front());
-    return fmt::format("'{}' belongs to no flag", extra.front());
+    for (const std::string& word : extra) {  // what follows an unknown flag is left over too
+      if (word.starts_with('-')) return fmt::format("there is no flag '{}'", word);
+    }
+    return extra.empty() ? said : fmt::format("'{}' belongs to no flag", extra.front());
   }
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) == nullptr) return said;
   // It begins with the name of the option, that of a flag without its dashes.

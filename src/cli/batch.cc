@@ -212,10 +212,10 @@ Status check_requests(const std::vector<Line>& lines, const Limits& limits) {
   return {};
 }
 
-/// Prints an answer per request and appends it to `answers`. The first failure, if there is any.
-Status print_answers(const std::vector<Line>& lines, const Request& flags,
-                     const std::vector<Result<Completion>>& completions, double load_s,
-                     core::Json& answers) {
+/// An answer per request into `answers`. The first failure, if there is any.
+Status collect_answers(const std::vector<Line>& lines, const Request& flags,
+                       const std::vector<Result<Completion>>& completions, double load_s,
+                       core::Json& answers) {
   Status first;
   std::int64_t failed = 0;
   for (std::size_t i = 0; i < completions.size(); ++i) {
@@ -233,7 +233,6 @@ Status print_answers(const std::vector<Line>& lines, const Request& flags,
       ++failed;
     }
     json.set("settings", own_settings(lines[i].request, flags));
-    fmt::print("{}\n", json.dump());
     answers.push(std::move(json));
   }
   if (failed < 2) return first;
@@ -286,8 +285,11 @@ Status batch_command(int argc, const char* const* argv) {
   std::vector<Request> requests;
   for (const Line& line : *lines) requests.push_back(line.request);
   core::Json all = core::Json::array();
-  const Status answered = print_answers(
+  const Status answered = collect_answers(
       *lines, defaults.request(), (*engine)->generate_batch(requests), (*engine)->load_s(), all);
+  if (flags.json != "-") {
+    for (const core::Json& answer : *all.as_array()) fmt::print("{}\n", answer.dump());
+  }
   core::Json document = core::Json::object();
   core::Json settings = all_settings((*engine)->options(), defaults.request());
   settings.set("parallel", options.max_sequences);

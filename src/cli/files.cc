@@ -22,11 +22,11 @@ namespace {
 /// The description as two plain tables.
 void print_description(const core::Json& description) {
   for (const auto& [key, value] : *description.find("metadata")->as_object()) {
-    fmt::print("{:<44} {}\n", key, value.dump());
+    fmt::print("{:<44} {}\n", core::printable(key), value.dump());
   }
   fmt::print("\n{:<44} {:<6} {:<24} {:>14}\n", "tensor", "type", "shape", "bytes");
   for (const core::Json& tensor : *description.find("tensors")->as_array()) {
-    fmt::print("{:<44} {:<6} {:<24} {:>14}\n", *tensor.find("name")->as_string(),
+    fmt::print("{:<44} {:<6} {:<24} {:>14}\n", core::printable(*tensor.find("name")->as_string()),
                *tensor.find("type")->as_string(), tensor.find("shape")->dump(),
                *tensor.find("bytes")->as_int());
   }

@@ -18,6 +18,7 @@
 #include "cli/commands.h"
 #include "cli/terminal.h"
 #include "core/build.h"
+#include "core/log.h"
 
 namespace {
 
@@ -88,7 +89,7 @@ int exit_code(segue::ErrorCode code) {
 }
 
 int report(const segue::Error& error) {
-  fmt::print(stderr, "segue: {}\n", error.message);
+  fmt::print(stderr, "segue: {}\n", segue::core::printable(error.message));
   return exit_code(error.code);
 }
 

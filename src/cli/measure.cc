@@ -59,6 +59,12 @@ Status finish(const CommonFlags& flags, core::Json document, core::Json settings
                             table);
 }
 
+/// What was used; a GPU uses none.
+core::Json threads_of(const core::Json& results) {
+  const core::Json* threads = results.find("threads");
+  return threads == nullptr ? core::Json() : *threads;
+}
+
 }  // namespace
 
 Status sweep_command(int argc, const char* const* argv) {
@@ -143,7 +149,7 @@ Status sweep_command(int argc, const char* const* argv) {
       .set("cache", cache)
       .set("rounds", options.rounds)
       .set("kernel", options.kernel)
-      .set("threads", *sweep->find("threads"));
+      .set("threads", threads_of(*sweep));
   const std::string table = lab::sweep_table(*sweep);
   return finish(flags, std::move(sweep).value(), std::move(settings), table);
 }
@@ -177,7 +183,7 @@ Status exactness_command(int argc, const char* const* argv) {
   settings.set("kv", kv)
       .set("device", device)
       .set("kernel", options.kernel)
-      .set("threads", *exactness->find("threads"));
+      .set("threads", threads_of(*exactness));
   const std::string table = lab::exactness_table(*exactness);
   if (Status status = finish(flags, std::move(exactness).value(), std::move(settings), table);
       !status.ok()) {

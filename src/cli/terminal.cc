@@ -21,13 +21,21 @@
 namespace segue::cli {
 namespace {
 
-// The two globals: a signal handler has no other way.
+// The globals: a signal handler has no other way.
 std::atomic<bool> g_interrupted{false};
 std::atomic<int> g_signal{0};
+std::atomic<double> g_interrupted_us{0};
 
 void on_interrupt(int signal) {
+  // timeout(1) and the like signal the process and then its group: that is one interrupt.
+  constexpr double kOneInterruptUs = 100e3;
   g_signal = signal;
-  if (g_interrupted.exchange(true)) _exit(128 + signal);
+  const double now = core::now_us();
+  if (!g_interrupted.exchange(true)) {
+    g_interrupted_us = now;
+  } else if (now - g_interrupted_us > kOneInterruptUs) {
+    _exit(128 + signal);
+  }
 }
 
 }  // namespace

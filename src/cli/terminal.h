@@ -17,8 +17,8 @@ namespace segue::cli {
 /// `quiet`.
 std::function<void(double fraction)> progress_bar(std::string_view what, bool quiet);
 
-/// Set by the first Ctrl-C; a second one ends the program at once. Installs the handler when first
-/// called.
+/// Set by the first Ctrl-C; a second one, unless it is right behind, ends the program at once.
+/// Installs the handler when first called.
 const std::atomic<bool>& interrupted();
 
 /// As if Ctrl-C had not been pressed.

@@ -16,8 +16,16 @@ void set_log_level(LogLevel level) { log_level = level; }
 
 void log_info(std::string_view line) {
   if (log_level.load() == LogLevel::kQuiet) return;
-  const std::string whole = std::string(line) + "\n";
+  const std::string whole = printable(std::string(line)) + "\n";
   std::fwrite(whole.data(), 1, whole.size(), stderr);
+}
+
+std::string printable(std::string text) {
+  for (char& c : text) {
+    const bool control = static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+    if (control && c != '\n' && c != '\t') c = '?';
+  }
+  return text;
 }
 
 }  // namespace segue::core

@@ -2,6 +2,7 @@
 // Log lines on stderr. Only the program uses it; libraries report by value.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 namespace segue::core {
@@ -11,7 +12,11 @@ enum class LogLevel { kQuiet, kInfo };
 /// Called once by the program; the default is kInfo.
 void set_log_level(LogLevel level);
 
-/// One line, whole even when threads log at once.
+/// One line, printable, whole even when threads log at once.
 void log_info(std::string_view line);
+
+/// Without control characters but line ends and tabs: what a file says of itself must not drive a
+/// terminal.
+std::string printable(std::string text);
 
 }  // namespace segue::core

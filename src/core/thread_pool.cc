@@ -2,6 +2,9 @@
 // Workers wait on a generation counter: awake for a while, then asleep in the kernel.
 #include "core/thread_pool.h"
 
+#include <string>
+#include <system_error>
+
 #include "core/check.h"
 #include "core/clock.h"
 
@@ -56,11 +59,21 @@ class Wait {
 ThreadPool::ThreadPool(int threads) : placement_(threads) {
   CHECK(threads >= 1);
   workers_.reserve(static_cast<std::size_t>(threads - 1));
-  for (int worker = 1; worker < threads; ++worker)
-    workers_.emplace_back([this, worker] { work(worker); });
+  try {
+    for (int worker = 1; worker < threads; ++worker)
+      workers_.emplace_back([this, worker] { work(worker); });
+  } catch (const std::system_error& problem) {
+    const std::size_t started = workers_.size();
+    stop();
+    throw std::system_error(problem.code(), "cannot start " + std::to_string(threads) +
+                                                " threads, stopped after " +
+                                                std::to_string(started + 1));
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   stop_.store(true, std::memory_order_relaxed);
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();

@@ -16,7 +16,8 @@ namespace segue::core {
 
 class ThreadPool {
  public:
-  /// `threads` >= 1 counts the calling thread; threads - 1 workers are started.
+  /// `threads` >= 1 counts the calling thread; threads - 1 workers are started. Throws
+  /// std::system_error when the system has no room for them.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -55,6 +56,7 @@ class ThreadPool {
   using Erased = void (*)(void* context, int worker);
   void run_erased(Erased fn, void* context);
   void work(int worker);
+  void stop();
 
   Placement placement_;
   std::vector<std::thread> workers_;

@@ -3,11 +3,15 @@
 #include "core/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <numeric>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -110,6 +114,26 @@ TEST_P(ThreadPoolTest, StartsAndStopsManyTimes) {
     if (i % 2 == 0) pool.run([](int) {});
   }
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)  // they need the room themselves
+/// In a process of its own, with room for the stacks of a few threads.
+[[noreturn]] void start_more_threads_than_there_is_room_for() {
+  constexpr rlim_t kBytes = 512 << 20;
+  const rlimit limit{kBytes, kBytes};
+  setrlimit(RLIMIT_AS, &limit);
+  try {
+    const ThreadPool pool(1000);
+  } catch (const std::system_error& problem) {
+    _exit(std::string(problem.what()).starts_with("cannot start 1000 threads") ? 3 : 4);
+  }
+  _exit(0);
+}
+
+TEST(ThreadPoolLimit, ThreadsThatTheSystemRefusesAreAnErrorAfterWhichNoneIsLeft) {
+  EXPECT_EXIT(start_more_threads_than_there_is_room_for(), testing::ExitedWithCode(3), "");
+}
+#endif
 
 }  // namespace
 }  // namespace segue::core

@@ -56,14 +56,6 @@ GenerationStats stats_of(const engine::Sequence& sequence, std::int64_t prefille
   return stats;
 }
 
-/// Without control characters: what a file says of itself must not drive a terminal.
-std::string printable(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return text;
-}
-
 }  // namespace
 
 struct Engine::Impl {
@@ -294,10 +286,9 @@ std::vector<Result<Completion>> Engine::generate_batch(std::span<const Request> 
 std::string Engine::start_line() const {
   const model::LanguageModel& model = *impl_->runtime->model;
   const EngineOptions& options = impl_->options;
-  std::string line =
-      fmt::format("{} ({}) on {}, {}, {} threads, KV {}", printable(model.config().name),
-                  model.config().architecture, model.device().name, core::isa_name(model.isa()),
-                  options.threads, kv_type_name(options.kv));
+  std::string line = fmt::format(
+      "{} ({}) on {}, {}, {} threads, KV {}", model.config().name, model.config().architecture,
+      model.device().name, core::isa_name(model.isa()), options.threads, kv_type_name(options.kv));
   line += fmt::format("; verify steps of {} rows at depth {}, the largest:",
                       engine::verify_rows(options), engine::verify_depth(options, options.context));
   for (std::size_t kind = 0; kind < model.config().kinds.size(); ++kind) {

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <system_error>
+
 #include "core/clock.h"
 #include "core/cpu.h"
 #include "engine/load_model.h"
@@ -55,7 +57,11 @@ Result<std::unique_ptr<Runtime>> Runtime::load(const RuntimeOptions& options) {
   const Result<int> threads = resolve_threads(options.threads);
   if (!threads.ok()) return threads.error();
   auto runtime = std::make_unique<Runtime>();
-  runtime->pool = std::make_unique<core::ThreadPool>(*threads);
+  try {
+    runtime->pool = std::make_unique<core::ThreadPool>(*threads);
+  } catch (const std::system_error& problem) {
+    return Error{ErrorCode::kDevice, problem.what()};
+  }
   model::LoadOptions load_options;
   load_options.progress = options.progress;
   load_options.cancelled = options.cancelled;

@@ -501,6 +501,35 @@ TEST_F(Cli, EveryCommandHasHelpWithExamples) {
   EXPECT_THAT(run_program("--version").output, HasSubstr("segue 0."));
 }
 
+TEST_F(Cli, WhatAFileSaysOfItselfDoesNotDriveTheTerminal) {
+  const std::string path = temporary_path("escapes.gguf");
+  for (const char* key : {"general.name", "general.architecture"}) {
+    gguf::Writer writer = tiny_writer({});
+    writer.set(key, "\x1b[2Jgemma");
+    writer.tensor("\x1b[31mred", {1}, std::vector<float>{1.0f});
+    ASSERT_TRUE(writer.write(path).ok());
+    for (const std::string& command :
+         {"run -p x -n 1 -m " + path, "inspect " + path, "explain -m " + path}) {
+      const Outcome result = run_program(command);
+      EXPECT_THAT(result.output, testing::Not(HasSubstr("\x1b"))) << command;
+      EXPECT_FALSE(result.output.empty());
+    }
+  }
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)  // they need the room themselves
+TEST_F(Cli, ThreadsThatTheSystemRefusesAreAFailureWithTheirNumber) {
+  for (const std::string& command :
+       {run_model + "-p x -n 1", std::string("sweep --shape 4,1,64"), std::string("exactness")}) {
+    const Outcome result = run_program("--version > /dev/null; ulimit -v 4000000; " +
+                                       (SEGUE_PROGRAM " " + command) + " --threads 1000");
+    EXPECT_EQ(result.code, 1) << command << result.output;
+    EXPECT_THAT(result.output, HasSubstr("cannot start ")) << command;
+  }
+}
+#endif
+
 TEST_F(Cli, AModelThatIsCutWhileItIsReadIsNoCrash) {
   const std::string whole = write_tiny({.vocab = 259}, "whole");
   const std::string cut = temporary_path("cut.gguf");

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -79,7 +80,8 @@ TEST(Interrupt, CtrlCEndsARunCleanlyWithWhatWasWritten) {
                          "--temperature", "1", "--threads", "2", "--json", json});
   std::string text = program.read_bytes(8);
   ASSERT_EQ(text.size(), 8u);
-  ASSERT_EQ(kill(program.pid, SIGINT), 0);
+  for (int i = 0; i < 2; ++i)  // as timeout(1) does: the process, then its group
+    ASSERT_EQ(kill(program.pid, SIGINT), 0);
   text += program.read_bytes(10'000'000);
   EXPECT_EQ(program.wait_code(), 128 + SIGINT);
 
@@ -144,6 +146,25 @@ TEST(Interrupt, CtrlCEndsAMeasurementWithATableAndADocumentOfWhatFinished) {
       EXPECT_LT(rates->find("samples")->as_array()->size(), 1000u);
     }
   }
+}
+
+TEST(Interrupt, ASecondCtrlCEndsTheProgramAtOnce) {
+  const std::string model = write_tiny({.context = 100'000});
+  const std::string json = temporary_path("interrupted.json");
+  // Text that nobody reads: the program cannot end cleanly before its pipe is empty.
+  const Running program({"run", "-m", model, "-p", "x", "--ignore-eos", "--spec", "off",
+                         "--temperature", "1", "--json", json});
+  ASSERT_GE(fcntl(program.output, F_SETPIPE_SZ, 4096), 4096);
+  for (int queued = 0, before = -1; queued < 2000 || queued != before;) {
+    before = queued;
+    usleep(300'000);
+    ASSERT_EQ(ioctl(program.output, FIONREAD, &queued), 0);
+  }
+  ASSERT_EQ(kill(program.pid, SIGINT), 0);
+  usleep(300'000);
+  ASSERT_EQ(kill(program.pid, SIGINT), 0);
+  EXPECT_EQ(program.wait_code(), 128 + SIGINT);
+  EXPECT_FALSE(core::read_file(json).ok());
 }
 
 TEST(Interrupt, NothingGoesOnLoadingAfterCtrlC) {

@@ -118,6 +118,12 @@ TEST_F(Requests, ABatchRecordsWhatEachRequestChanges) {
   EXPECT_EQ(at(completions[1], "settings").dump(), R"({"temperature":0.5,"seed":7})");
 }
 
+TEST_F(Requests, ABatchWhoseDocumentGoesToStandardOutputPrintsNothingElseThere) {
+  const Outcome result = batch("{\"prompt\": \"x\", \"n\": 1}\n", "-q --json -");
+  ASSERT_EQ(result.code, 0) << result.output;
+  EXPECT_EQ(at(json_of(result.output), "completions").as_array()->size(), 1u);
+}
+
 TEST_F(Requests, RandomWeightsAreRecordedAsSuch) {
   const std::string config = std::string(SEGUE_MODELS_DIR) + "/segue-pair/target/config.json";
   const Outcome result =
