@@ -77,7 +77,7 @@ struct Engine::Impl {
 
   Result<engine::Sequence> prepare(const Request& request) const;
   std::int64_t reuse_warm(engine::Sequence& sequence);
-  Completion complete(InFlight& done) const;
+  Completion complete(InFlight& done);
   Status run(std::deque<InFlight>& waiting, std::vector<std::optional<Result<Completion>>>& results,
              bool keep_warm);
   Status step(std::vector<std::unique_ptr<InFlight>>& active);
@@ -133,7 +133,7 @@ std::int64_t Engine::Impl::reuse_warm(engine::Sequence& sequence) {
   return 0;
 }
 
-Completion Engine::Impl::complete(InFlight& done) const {
+Completion Engine::Impl::complete(InFlight& done) {
   engine::Sequence& sequence = done.sequence;
   sequence.output->finish();
   Completion completion;

@@ -37,18 +37,17 @@ std::size_t DraftSource::slot() const {
                std::clamp(grade, 0, kDraftGrades - 1));
 }
 
-void SharedAcceptance::replace(const CountTable& before, const CountTable& after) {
-  for (std::size_t g = 0; g < kDraftSlots; ++g) {
-    for (std::size_t i = 0; i < kMaxDraft; ++i) {
-      living_[g][i].trials += after[g][i].trials - before[g][i].trials;
-      living_[g][i].hits += after[g][i].hits - before[g][i].hits;
-    }
+void SharedAcceptance::replace(std::size_t slot, const SlotCounts& before,
+                               const SlotCounts& after) {
+  for (std::size_t i = 0; i < kMaxDraft; ++i) {
+    living_[slot][i].trials += after[i].trials - before[i].trials;
+    living_[slot][i].hits += after[i].hits - before[i].hits;
   }
 }
 
 void SharedAcceptance::archive(const CountTable& counts) {
-  replace(counts, CountTable{});
   for (std::size_t g = 0; g < kDraftSlots; ++g) {
+    replace(g, counts[g], SlotCounts{});
     for (std::size_t i = 0; i < kMaxDraft; ++i) {
       FadingCounts& kept = finished_[g][i];
       kept.trials += counts[g][i].trials;
@@ -62,12 +61,13 @@ bool SharedAcceptance::tried(DraftSource source) const {
   return living_[source.slot()][0].trials + finished_[source.slot()][0].trials > 0.5;
 }
 
-std::array<SharedAcceptance::Common, kMaxDraft> SharedAcceptance::all_but(
-    const CountTable& own, DraftSource source) const {
+std::array<SharedAcceptance::Common, kMaxDraft> SharedAcceptance::all_but(const CountTable& own,
+                                                                          DraftSource source,
+                                                                          int positions) const {
   const std::size_t first = DraftSource{source.kind, 0}.slot();
-  std::array<Common, kMaxDraft> common;
+  std::array<Common, kMaxDraft> common{};
   double mean = kFirstGuess;  // of all grades
-  for (std::size_t i = 0; i < kMaxDraft; ++i) {
+  for (std::size_t i = 0; i < index(positions); ++i) {
     FadingCounts all;
     FadingCounts graded;
     for (std::size_t g = first; g < first + kDraftGrades; ++g) {
@@ -130,32 +130,37 @@ void SequenceAcceptance::draft(DraftSource source, std::span<const std::int32_t>
   if (pending_.size() == std::size_t{kMaxDraft} * kDraftKinds)
     pending_.erase(pending_.begin());  // drafts without commits between
   pending_.push_back(pending);
+  used_[pending.slot] = true;
 }
 
 void SequenceAcceptance::commit(std::span<const std::int32_t> tokens, SharedAcceptance& shared) {
-  const CountTable before = counts_;
-  for (const std::int32_t token : tokens) {
-    for (std::int64_t& since : tokens_since_trial_) ++since;
-    for (auto& slot : counts_) {
-      for (FadingCounts& counts : slot) counts.fade(1 - 1 / kMemory);
+  for (std::size_t slot = 0; slot < kDraftSlots; ++slot) {
+    if (!used_[slot]) continue;
+    const SlotCounts before = counts_[slot];
+    std::int64_t now = tokens_;
+    for (const std::int32_t token : tokens) {
+      ++now;
+      for (FadingCounts& counts : counts_[slot]) counts.fade(1 - 1 / kMemory);
+      for (Pending& pending : pending_) {
+        if (pending.slot != slot || pending.judged == pending.size) continue;
+        const bool hit = pending.tokens[index(pending.judged)] == token;
+        judge(slot, pending.judged, hit);
+        last_trial_[slot] = now;
+        pending.judged = hit ? pending.judged + 1 : pending.size;
+      }
     }
-    for (Pending& pending : pending_) {
-      const bool hit = pending.tokens[index(pending.judged)] == token;
-      judge(pending.slot, pending.judged, hit);
-      tokens_since_trial_[pending.slot] = 0;
-      pending.judged = hit ? pending.judged + 1 : pending.size;
-    }
-    std::erase_if(pending_, [](const Pending& pending) { return pending.judged == pending.size; });
+    shared.replace(slot, before, counts_[slot]);
   }
-  shared.replace(before, counts_);
+  tokens_ += static_cast<std::int64_t>(tokens.size());
+  std::erase_if(pending_, [](const Pending& pending) { return pending.judged == pending.size; });
 }
 
-AcceptanceCurve SequenceAcceptance::curve(DraftSource source,
-                                          const SharedAcceptance& shared) const {
-  const auto common = shared.all_but(counts_, source);
-  AcceptanceCurve curve;
+AcceptanceCurve SequenceAcceptance::curve(DraftSource source, const SharedAcceptance& shared,
+                                          int positions) const {
+  const auto common = shared.all_but(counts_, source, positions);
+  AcceptanceCurve curve{};
   double shift = 0;  // of this sequence against the others, as a difference of logits
-  for (std::size_t i = 0; i < kMaxDraft; ++i) {
+  for (std::size_t i = 0; i < index(positions); ++i) {
     const double mean = clamp_probability(common[i].mean);
     const double prior = 1 / (1 + std::exp(-(logit(mean) + shift)));
     // Positions are alike: the better the one before is known, the more its estimate is worth here.

@@ -41,14 +41,15 @@ struct FadingCounts {
   void add(bool hit) { trials += 1, hits += hit ? 1 : 0; }
 };
 
-using CountTable = std::array<std::array<FadingCounts, kMaxDraft>, kDraftSlots>;
+using SlotCounts = std::array<FadingCounts, kMaxDraft>;
+using CountTable = std::array<SlotCounts, kDraftSlots>;
 
 /// What sequences teach each other: the counts of those that live and, fading, of those that are
 /// finished.
 class SharedAcceptance {
  public:
-  /// A living sequence's counts changed.
-  void replace(const CountTable& before, const CountTable& after);
+  /// A living sequence's counts of a slot changed.
+  void replace(std::size_t slot, const SlotCounts& before, const SlotCounts& after);
   /// A sequence has ended: what it knew stays, until newer sequences push it out.
   void archive(const CountTable& counts);
   /// Has any draft of this source been judged?
@@ -59,7 +60,8 @@ class SharedAcceptance {
   };
   /// What all but the sequence with counts `own` know, by position. A position without trials
   /// follows the one before it, a grade all grades of its kind.
-  std::array<Common, kMaxDraft> all_but(const CountTable& own, DraftSource source) const;
+  std::array<Common, kMaxDraft> all_but(const CountTable& own, DraftSource source,
+                                        int positions) const;
 
  private:
   CountTable living_{};
@@ -71,11 +73,13 @@ class SequenceAcceptance {
  public:
   void draft(DraftSource source, std::span<const std::int32_t> tokens);
   void commit(std::span<const std::int32_t> tokens, SharedAcceptance& shared);
-  AcceptanceCurve curve(DraftSource source, const SharedAcceptance& shared) const;
+  /// The first `positions` entries; the others are zero.
+  AcceptanceCurve curve(DraftSource source, const SharedAcceptance& shared,
+                        int positions = kMaxDraft) const;
   const CountTable& counts() const { return counts_; }
   /// Tokens committed since a draft of this source was last judged.
   std::int64_t tokens_since_trial(DraftSource source) const {
-    return tokens_since_trial_[source.slot()];
+    return tokens_ - last_trial_[source.slot()];
   }
 
  private:
@@ -88,7 +92,9 @@ class SequenceAcceptance {
   void judge(std::size_t slot, int position, bool hit);
 
   std::vector<Pending> pending_;
-  std::array<std::int64_t, kDraftSlots> tokens_since_trial_{};
+  std::int64_t tokens_ = 0;                             // committed
+  std::array<std::int64_t, kDraftSlots> last_trial_{};  // tokens_ when a draft was judged
+  std::array<bool, kDraftSlots> used_{};                // had drafts
   struct Recent {
     std::uint32_t hits = 0;  // one bit a trial, the newest lowest
     int trials = 0;

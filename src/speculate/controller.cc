@@ -23,9 +23,7 @@ constexpr double kLargestDoubtSteps = 0.7;
 constexpr double kWorthLearning = 0.25;
 // A kernel's cost is taken to change once in so many steps.
 constexpr double kChangeSteps = 2000;
-// Where no drafts are clearly best, nothing is weighed for so many steps: weighing takes ten
-// microseconds and more, which counts beside a step of a small model.
-constexpr int kRestSteps = 4;
+constexpr int kMostWaitingSteps = 32;
 // Over so many steps a better choice would pay: as many as there have been, which is all that is
 // known of the future.
 constexpr double kShortestHorizon = 32;
@@ -123,20 +121,6 @@ std::size_t Controller::best_proven(const std::vector<Member>& members,
   return stay ? last : best;
 }
 
-/// Does a decision for no drafts still stand, for the same offers?
-bool Controller::rests(std::span<const DraftOffer> offers) {
-  const auto same = [](const DraftOffer& a, const DraftOffer& b) {
-    return a.sequence == b.sequence && a.available == b.available && a.kind == b.kind &&
-           a.grade == b.grade;
-  };
-  if (rest_ > 0 && std::ranges::equal(offers, rested_, same)) {
-    --rest_;
-    return true;
-  }
-  rest_ = 0;
-  return false;
-}
-
 /// Is every choice with drafts slower than none even where it is better by all that is not known?
 bool Controller::hopeless(const std::vector<Member>& members,
                           const std::vector<Choice>& choices) const {
@@ -157,10 +141,16 @@ void Controller::decide(std::span<const DraftOffer> offers, std::span<Decision> 
   probe_tokens_ = 0;
   probe_draft_us_ = 0;
   std::ranges::fill(decisions, Decision{});
-  if (offers.empty() || rests(offers)) return;
+  if (offers.empty()) return;
+  if (rests(offers)) {
+    std::ranges::copy(rested_decisions_, decisions.begin());
+    return;
+  }
+  digest();
   const std::vector<Member> members = members_of(offers);
   Choice chosen;
   bool probe = false;
+  bool nothing_helps = false;
   if (!costs_.measured()) {
     // The first step of all drafts nothing: it is what all else is compared with, and it judges the
     // drafts that are ready.
@@ -178,10 +168,7 @@ void Controller::decide(std::span<const DraftOffer> offers, std::span<Decision> 
     probe = better != nullptr;
     if (probe) probe_token_us_ = 1 / best.rate();
     chosen = probe ? *better : best;
-    if (!probe && chosen.shape.extra_rows() == 0 && hopeless(members, choices)) {
-      rest_ = kRestSteps;
-      rested_.assign(offers.begin(), offers.end());
-    }
+    nothing_helps = !probe && chosen.shape.extra_rows() == 0 && hopeless(members, choices);
     last_choices_ = std::move(choices);
   }
   probing_ = last_was_probe_ = probe;
@@ -196,37 +183,50 @@ void Controller::decide(std::span<const DraftOffer> offers, std::span<Decision> 
     sequence.last_draft = pick.draft;
     if (pick.draft > 0) sequence.last_kind = picked.kind;
   }
+  const bool same = !probe && chosen.drafts == last_chosen_.drafts;
   last_chosen_ = std::move(chosen);
+  if (!probe) plan_rest(offers, decisions, same, nothing_helps);
 }
 
 void Controller::observe_draft(std::int64_t sequence, DraftSource source,
                                std::span<const std::int32_t> tokens) {
+  if (waits_) return waiting_.add_draft(sequence, source, tokens);
   sequences_[sequence].acceptance.draft(source, tokens);
 }
 
 void Controller::observe_tokens(std::int64_t sequence, std::span<const std::int32_t> tokens) {
+  rested_tokens_ += static_cast<std::int64_t>(tokens.size());
+  if (waits_) return waiting_.add_tokens(sequence, tokens);
   sequences_[sequence].acceptance.commit(tokens, shared_);
   if (probing_) probe_tokens_ += static_cast<std::int64_t>(tokens.size());
 }
 
 void Controller::observe_step(std::span<const StepRows> rows, double us) {
   if (!(us > 0) || !std::isfinite(us) || rows.empty()) return;
+  if (!waits_) return learn_step(rows, us);
+  waiting_.add_step(rows, us);
+  if (waiting_.steps() > kMostWaitingSteps) digest();  // nobody has decided for long
+}
+
+/// `times`: steps like it, of which `us` is the median.
+void Controller::learn_step(std::span<const StepRows> rows, double us, int times) {
   const StepShape shape = shape_of(rows);
   const bool verify = shape.extra_rows() > 0;
   const std::int64_t changes = costs_.changes();
-  costs_.observe_step(shape, us);
-  ++steps_;
-  steps_since_verify_ = verify ? 0 : steps_since_verify_ + 1;
-  ++(verify ? verify_steps_ : off_steps_);
+  costs_.observe_step(shape, us, times);
+  steps_ += times;
+  steps_since_verify_ = verify ? 0 : steps_since_verify_ + times;
+  (verify ? verify_steps_ : off_steps_) += times;
   if (!verify) {
-    ++baseline_steps_;
+    baseline_steps_ += times;
   } else if (costs_.changes() != changes) {
     // Nothing tells what a step without drafts takes now.
     baseline_steps_ = std::min(baseline_steps_, kFewestOffSteps - 1);
   }
   const double alone_us =
       costs_.step_us({.batch = shape.batch, .rows = shape.batch, .depth = shape.depth});
-  budget_steps_ = std::min(budget_steps_ + kProbeShare * us / alone_us, kLargestBudgetSteps);
+  budget_steps_ =
+      std::min(budget_steps_ + times * kProbeShare * us / alone_us, kLargestBudgetSteps);
   if (probing_) {
     ++probes_;
     charge(us + probe_draft_us_ - static_cast<double>(probe_tokens_) * probe_token_us_, alone_us);
@@ -241,11 +241,13 @@ void Controller::charge(double loss_us, double alone_us) {
 }
 
 void Controller::observe_draft_time(const DraftWork& work, double us) {
+  if (waits_) return waiting_.add_draft_time(work, us);
   costs_.observe_draft(work, us);
   if (probing_ && us > 0) probe_draft_us_ += us;
 }
 
 void Controller::forget(std::int64_t sequence) {
+  digest();
   const auto found = sequences_.find(sequence);
   if (found == sequences_.end()) return;
   shared_.archive(found->second.acceptance.counts());

@@ -17,6 +17,7 @@
 #include "speculate/acceptance.h"
 #include "speculate/cost_model.h"
 #include "speculate/drafter.h"
+#include "speculate/observations.h"
 #include "speculate/statistics.h"
 
 namespace segue::speculate {
@@ -93,17 +94,16 @@ class Controller {
   /// drafters of `kind` included. Empty when not even accepting all of them is enough, or while
   /// nothing has been measured.
   std::optional<double> break_even_acceptance(int k, std::int64_t depth, int batch = 1,
-                                              int kind = 0) const;
+                                              int kind = 0);
 
   /// For one sequence alone that ended at `depth` and whose drafters are of `kind`. Empty when it
   /// verified nothing, or while so few steps with or without drafts have been measured that a slow
   /// moment of the machine may have been all of them.
-  std::optional<AgainstOff> against_off(const Statistics& counts, std::int64_t depth,
-                                        int kind = 0) const;
+  std::optional<AgainstOff> against_off(const Statistics& counts, std::int64_t depth, int kind = 0);
 
   /// Estimates with their errors: step time by rows at the depth last seen, acceptance by grade and
   /// position, the last decision with the expected rate of every k, probes and what they cost.
-  core::Json explain() const;
+  core::Json explain();
 
  private:
   struct Sequence {
@@ -167,6 +167,10 @@ class Controller {
   std::size_t best_proven(const std::vector<Member>& members,
                           const std::vector<Choice>& choices) const;
   bool rests(std::span<const DraftOffer> offers);
+  void plan_rest(std::span<const DraftOffer> offers, std::span<const Decision> decisions, bool same,
+                 bool hopeless);
+  void learn_step(std::span<const StepRows> rows, double us, int times = 1);
+  void digest();
   bool hopeless(const std::vector<Member>& members, const std::vector<Choice>& choices) const;
   void charge(double loss_us, double alone_us);
   core::Json describe(const Choice& choice) const;
@@ -188,8 +192,16 @@ class Controller {
   std::int64_t steps_since_verify_ = 0;
   std::int64_t probes_ = 0;
   double probe_loss_us_ = 0;
-  int rest_ = 0;                    // steps that go without drafts before anything is weighed again
-  std::vector<DraftOffer> rested_;  // of the step in which that was decided
+  // A decision stands for some steps before anything is weighed again; what is observed meanwhile
+  // waits.
+  int rest_ = 0;                            // steps for which it still stands
+  int unchanged_ = 0;                       // weighings in a row that chose the same
+  std::vector<DraftOffer> rested_;          // of the step in which it was made
+  std::vector<Decision> rested_decisions_;  // [rested_]
+  int rested_steps_ = 0;                    // steps so far, and what they brought
+  std::int64_t rested_tokens_ = 0;
+  Observations waiting_;
+  bool waits_ = false;
   Choice last_chosen_;
   std::vector<Choice> last_choices_;
   bool last_was_probe_ = false;

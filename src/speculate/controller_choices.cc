@@ -40,7 +40,7 @@ std::vector<Controller::Member> Controller::members_of(std::span<const DraftOffe
     Source& source = member.sources[static_cast<std::size_t>(member.count)];
     source.offer = offer;
     source.limit = std::clamp(offer.available, 0, options_.max_draft);
-    source.curve = sequence.acceptance.curve(offer.source(), shared_);
+    source.curve = sequence.acceptance.curve(offer.source(), shared_, source.limit);
     source.tokens = expected_tokens(source.curve);
     source.stale =
         1 - std::exp(-static_cast<double>(sequence.acceptance.tokens_since_trial(offer.source())) /

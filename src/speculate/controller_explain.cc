@@ -33,7 +33,8 @@ double constant_acceptance(double tokens, int k) {
 }  // namespace
 
 std::optional<double> Controller::break_even_acceptance(int k, std::int64_t depth, int batch,
-                                                        int kind) const {
+                                                        int kind) {
+  digest();
   CHECK(1 <= k && k <= kMaxDraft && batch >= 1 && 0 <= kind && kind < kDraftKinds);
   if (!costs_.measured()) return std::nullopt;
   StepShape verify;
@@ -49,7 +50,8 @@ std::optional<double> Controller::break_even_acceptance(int k, std::int64_t dept
 }
 
 std::optional<AgainstOff> Controller::against_off(const Statistics& counts, std::int64_t depth,
-                                                  int kind) const {
+                                                  int kind) {
+  digest();
   const auto& steps_by_k = counts.k_histogram();
   const auto most = std::max_element(steps_by_k.begin() + 1, steps_by_k.end());
   if (*most == 0 || std::min(off_steps_, verify_steps_) < kFewestSteps) return std::nullopt;
@@ -86,7 +88,8 @@ core::Json Controller::describe(const Choice& choice) const {
   return json;
 }
 
-core::Json Controller::explain() const {
+core::Json Controller::explain() {
+  digest();
   core::Json json = core::Json::object();
   json.set("steps", steps_);
   json.set("measured", costs_.measured());

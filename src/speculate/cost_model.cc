@@ -36,6 +36,11 @@ constexpr std::array<Prior, kFirstRowCount> kPriors{{
     {0.02, 0.25},   // a second row over one depth unit: the published collapse
     {0.005, 0.03},  // each extra row over one depth unit
 }};
+// The extra row of one sequence is a share of a step that reads all weights for few rows. In a
+// batch the step is shared by more rows, and a row's part of a sequence's part grows towards all of
+// it: b s / (1 + (b - 1) s), as if a step were a base and rows. At most so much.
+constexpr double kMostRowDeviation = 0.5;
+double in_batch(double share, int batch) { return batch * share / (1 + (batch - 1) * share); }
 // Of the step from one row count to the next, from the common line: tiles that fill up, kernels
 // that change. Of one sequence; in a batch, where there are more rows, divided by the root of it.
 // The row counts are a random walk, so what is learnt about 4 and 9 rows bounds what 5 to 8 may
@@ -45,9 +50,9 @@ constexpr double kRowCountDeviation = 0.15;
 constexpr double kCheapRowDeviation = 0.05;
 constexpr double kFar = 4.0;  // standard deviations from what was expected: disturbed, or a change
 constexpr int kDisturbedInARow = 12;
+constexpr int kDisturbedBeforeKnown = 2;  // where nothing has been measured
 constexpr double kFirstTooLong = 0.7;  // a second step that takes this share of the first, or less
 constexpr double kDrift = 0.003;       // of the prior deviations, per observation
-constexpr int kRowCounts = 24;  // 2 .. 16, then a bin per quarter of a doubling up to 80, then one
 constexpr double kDepthUnit = 4096;
 
 double square(double x) { return x * x; }
@@ -55,10 +60,10 @@ double square(double x) { return x * x; }
 int row_count_bin(int rows) {
   if (rows <= 16) return rows - 2;  // -1: one row
   const double quarter = 4.0 * std::log2(static_cast<double>(rows) / 16.0);
-  return std::min(kRowCounts - 1, 15 + static_cast<int>(quarter));
+  return std::min(CostModel::kRowCounts - 1, 15 + static_cast<int>(quarter));
 }
 
-static_assert(kFirstRowCount + kRowCounts <= static_cast<int>(DriftingFit::kMost));
+static_assert(kFirstRowCount + CostModel::kRowCounts <= static_cast<int>(DriftingFit::kMost));
 
 DriftingFit::Prediction step_features(const StepShape& shape, double depth_unit) {
   DriftingFit::Prediction f;
@@ -154,6 +159,36 @@ void DriftingFit::assume(int index, double mean, double deviation) {
   covariance_[i * n + i] = prior_[i * n + i] = square(deviation);
 }
 
+bool DriftingFit::is_far_too_long(Prediction features, double us) const {
+  complete(features);
+  return us - features.us > kFar * std::hypot(noise_ * features.us, features.error_us());
+}
+
+void DriftingFit::doubt(Prediction features, double us, int single, int first) {
+  complete(features);
+  const std::size_t n = mean_.size();
+  double prior = 0;  // variance of what would be widened
+  const auto widens = [&](std::size_t i) {
+    return static_cast<int>(i) == single || static_cast<int>(i) >= first;
+  };
+  for (std::size_t a = 0; a < features.count; ++a) {
+    for (std::size_t b = 0; b < features.count; ++b) {
+      const Feature& fa = features.features[a];
+      const Feature& fb = features.features[b];
+      const auto i = static_cast<std::size_t>(fa.index);
+      const auto j = static_cast<std::size_t>(fb.index);
+      if (widens(i) && widens(j)) prior += fa.value * fb.value * prior_[i * n + j];
+    }
+  }
+  if (!(prior > 0)) return;
+  const double share = square(us - features.us) / prior;
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t j = 0; j < n; ++j) {
+      if (widens(i) && widens(j)) covariance_[i * n + j] += share * prior_[i * n + j];
+    }
+  }
+}
+
 /// What was known is in doubt: of the observed features, or of all.
 void DriftingFit::widen(const Prediction& observed, bool all) {
   ++changes_;
@@ -168,26 +203,27 @@ void DriftingFit::widen(const Prediction& observed, bool all) {
   }
 }
 
-void DriftingFit::observe(Prediction expected, double us, int kind) {
+void DriftingFit::observe(Prediction expected, double us, int kind, int times) {
   const std::size_t n = mean_.size();
   std::array<double, kMost> drifts{};  // what is as uncertain as at first drifts no further
   for (std::size_t i = 0; i < n; ++i) drifts[i] = covariance_[i * n + i] < prior_[i * n + i];
   for (std::size_t i = 0; i < n; ++i) {
-    const double share = kDrift * kDrift * drifts[i];
+    const double share = times * kDrift * kDrift * drifts[i];
     for (std::size_t j = 0; j < n; ++j)
       covariance_[i * n + j] += share * drifts[j] * prior_[i * n + j];
   }
   complete(expected);
   const double expected_error_us = expected.error_us();
   const double scale = std::clamp(expected.us, 0.1 * us, us);
+  const double repeated = std::sqrt(static_cast<double>(times));
   double noise_us = noise_ * scale;
   const double surprise = (us - expected.us) / std::hypot(noise_us, expected_error_us);
   bool widened = false;
   int& suspicious = suspicious_[static_cast<std::size_t>(kind)];
   if (surprise > kFar) {
     // Others slow the machine down for ten steps at a time; more in a row are a change.
-    ++rejected_;
-    if (++suspicious < kDisturbedInARow) {
+    rejected_ += times;
+    if ((suspicious += times) < kDisturbedInARow) {
       noise_us *= surprise * surprise;
     } else {
       widen(expected, kind == 1);
@@ -201,11 +237,13 @@ void DriftingFit::observe(Prediction expected, double us, int kind) {
       widened = true;
     }
     const double relative = std::min(std::abs(us - expected.us), 3 * noise_us) / scale;
+    const double keep = std::pow(0.95, times);
     if (expected_error_us < noise_us)
-      noise_ = std::clamp(0.95 * noise_ + 0.05 * 1.2533 * relative, 0.005, 0.3);
+      noise_ = std::clamp(keep * noise_ + (1 - keep) * 1.2533 * relative * repeated, 0.005, 0.3);
   }
 
   if (widened) complete(expected);
+  noise_us /= repeated;
   const auto& gain = expected.projection;
   const double variance = noise_us * noise_us + expected.covariance(expected);
   const double error = us - expected.us;
@@ -261,13 +299,16 @@ double CostModel::hoped_us(const StepShape& shape) const {
   return step_us(one_row_each(shape)) * (1 + share * shape.extra_rows() / std::max(1, shape.batch));
 }
 
-void CostModel::observe_step(const StepShape& shape, double us) {
+void CostModel::observe_step(const StepShape& shape, double us, int times) {
   if (!(us > 0) || !std::isfinite(us) || shape.batch == 0) return;
   // The first step may have paid for memory that nobody had touched: then forget what rests on it.
-  if (shape.extra_rows() == 0 && ++off_steps_ == 2 && shape.batch >= first_batch_ &&
+  const std::int64_t off_before = off_steps_;
+  if (shape.extra_rows() == 0) off_steps_ += times;
+  if (shape.extra_rows() == 0 && off_before == 1 && shape.batch >= first_batch_ &&
       us < kFirstTooLong * scale_us_) {
     step_ = {};
     verify_measured_ = false;
+    row_counts_ = {};
   }
   if (!measured()) {
     first_batch_ = shape.batch;
@@ -279,8 +320,14 @@ void CostModel::observe_step(const StepShape& shape, double us) {
     std::vector<double> prior(kCount * kCount, 0.0);
     for (std::size_t i = 0; i < kPriors.size(); ++i) {
       const double share = i == kBase || i == kAnyVerify ? 1 : per_sequence;
-      mean[i] = kPriors[i].mean * us * share;
-      prior[i * kCount + i] = square(kPriors[i].deviation * us * share);
+      Prior known = kPriors[i];
+      if (i == kExtraRow) {
+        known.mean = in_batch(known.mean, shape.batch);
+        known.deviation = std::max(
+            known.deviation, std::min(kMostRowDeviation, in_batch(known.deviation, shape.batch)));
+      }
+      mean[i] = known.mean * us * share;
+      prior[i * kCount + i] = square(known.deviation * us * share);
     }
     for (std::size_t i = kFirstRowCount; i < kCount; ++i) {
       for (std::size_t j = kFirstRowCount; j < kCount; ++j) {
@@ -294,7 +341,19 @@ void CostModel::observe_step(const StepShape& shape, double us) {
     verify_measured_ = true;
     suspect_another_path(shape, us - step_us(one_row_each(shape)));
   }
-  step_.observe(step_features(shape, depth_unit_), us, shape.extra_rows() > 0 ? 1 : 0);
+  DriftingFit::Prediction features = step_features(shape, depth_unit_);
+  if (shape.extra_rows() > 0) {
+    // What is far too long where nobody has measured is a disturbance once; twice in a row, rows
+    // cost more than was thought. Otherwise the same costly step would be tried a dozen times.
+    RowCount& rows = row_counts_[static_cast<std::size_t>(row_count_bin(shape.rows))];
+    if (!rows.known && step_.is_far_too_long(features, us)) {
+      if (++rows.far_too_long == kDisturbedBeforeKnown)
+        step_.doubt(features, us, kExtraRow, kFirstRowCount);
+    } else {
+      rows.known = true;
+    }
+  }
+  step_.observe(features, us, shape.extra_rows() > 0 ? 1 : 0, times);
 }
 
 /// In the first verify step more rows than one took `extra_us`. A row costs at most what a sequence

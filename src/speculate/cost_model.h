@@ -73,7 +73,12 @@ class DriftingFit {
   void complete(Prediction& prediction) const;  // from its features
   /// `kind` 0 or 1: what is far too long for one kind of observation says nothing about the other.
   /// A change that kind 0 shows concerns its features only, one that kind 1 shows concerns all.
-  void observe(Prediction features, double us, int kind);
+  /// `times`: observations alike, of which `us` is the median.
+  void observe(Prediction features, double us, int kind, int times = 1);
+  bool is_far_too_long(Prediction features, double us) const;
+  /// The coefficient `single` and those from `first` on become so uncertain that the features may
+  /// well take `us`.
+  void doubt(Prediction features, double us, int single, int first);
   /// What is known of one coefficient from here on, whatever is known of the others.
   void assume(int index, double mean, double deviation);
   double noise() const { return noise_; }  // relative, of one observation
@@ -95,6 +100,9 @@ class DriftingFit {
 
 class CostModel {
  public:
+  // Of a step: 2 .. 16, then a bin per quarter of a doubling up to 80, then one.
+  static constexpr int kRowCounts = 24;
+
   bool measured() const { return step_.started(); }
   double noise() const { return step_.noise(); }
   std::int64_t rejected() const;
@@ -124,7 +132,8 @@ class CostModel {
   /// probe rests on.
   double hoped_us(const StepShape& shape) const;
 
-  void observe_step(const StepShape& shape, double us);
+  /// `times`: steps alike, of which `us` is the median.
+  void observe_step(const StepShape& shape, double us, int times = 1);
   void observe_draft(const DraftWork& work, double us);
 
  private:
@@ -137,6 +146,11 @@ class CostModel {
   std::int64_t off_steps_ = 0;
   double depth_unit_ = 1;
   bool verify_measured_ = false;
+  struct RowCount {
+    bool known = false;    // measured, and no surprise
+    int far_too_long = 0;  // times, until then
+  };
+  std::array<RowCount, kRowCounts> row_counts_{};  // of verify steps
 };
 
 }  // namespace segue::speculate
