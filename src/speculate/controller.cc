@@ -13,6 +13,8 @@ namespace {
 // memory that nobody has touched before. Taken for the usual, it makes every verify step look
 // cheap.
 constexpr std::int64_t kFewestOffSteps = 2;
+// Drafts that are better by so much need no second measurement.
+constexpr double kClearlyBetter = 1.5;
 // Probes may lose this share of all time; the budget that it fills holds at most so many steps.
 constexpr double kProbeShare = 0.005;
 constexpr double kLargestBudgetSteps = 16;
@@ -137,6 +139,8 @@ bool Controller::hopeless(const std::vector<Member>& members,
 
 void Controller::decide(std::span<const DraftOffer> offers, std::span<Decision> decisions) {
   CHECK(decisions.size() == offers.size());
+  // Nobody could measure the step of the last probe: it is not tried again at once, and ever later.
+  if (probing_) probe_pause_ = ++lost_probes_;
   probing_ = false;
   probe_tokens_ = 0;
   probe_draft_us_ = 0;
@@ -162,9 +166,12 @@ void Controller::decide(std::span<const DraftOffer> offers, std::span<Decision> 
     for (const Member& member : members) previous.push_back(member.previous);
     choices.push_back(evaluate(members, std::move(previous)));
     const Choice& best = choices[best_proven(members, choices)];
-    const Choice* better = worthwhile_probe(members, choices, best);
-    if (verify_steps_ > 0 && baseline_steps_ < kFewestOffSteps && best.shape.extra_rows() > 0)
+    const Choice* better = probe_pause_ > 0 ? nullptr : worthwhile_probe(members, choices, best);
+    if (probe_pause_ > 0) --probe_pause_;
+    if (verify_steps_ > 0 && baseline_steps_ < kFewestOffSteps && best.shape.extra_rows() > 0 &&
+        (best.rate() < kClearlyBetter * choices[0].rate() || costs_.first_step_doubtful())) {
       better = &choices[0];
+    }
     probe = better != nullptr;
     if (probe) probe_token_us_ = 1 / best.rate();
     chosen = probe ? *better : best;
@@ -229,6 +236,7 @@ void Controller::learn_step(std::span<const StepRows> rows, double us, int times
       std::min(budget_steps_ + times * kProbeShare * us / alone_us, kLargestBudgetSteps);
   if (probing_) {
     ++probes_;
+    lost_probes_ = 0;
     charge(us + probe_draft_us_ - static_cast<double>(probe_tokens_) * probe_token_us_, alone_us);
   }
   probing_ = false;

@@ -192,6 +192,8 @@ class Controller {
   std::int64_t steps_since_verify_ = 0;
   std::int64_t probes_ = 0;
   double probe_loss_us_ = 0;
+  int lost_probes_ = 0;  // in a row whose step nobody could measure
+  int probe_pause_ = 0;  // weighings without a probe
   // A decision stands for some steps before anything is weighed again; what is observed meanwhile
   // waits.
   int rest_ = 0;                            // steps for which it still stands

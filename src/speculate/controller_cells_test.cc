@@ -41,14 +41,16 @@ const std::vector<Pair>& pairs() {
 /// without it, as the engine does, but for a few.
 class SharedMachine {
  public:
-  explicit SharedMachine(std::uint64_t seed) : seed_(seed) {}
+  /// Steps of a batch scatter more: 19 % were measured for four sequences, 10 % for one.
+  SharedMachine(std::uint64_t seed, std::int64_t batch)
+      : seed_(seed), step_noise_(batch > 1 ? 0.09 : 0.06) {}
 
   double measured_ms(double ms) {
     constexpr double kCalmMs = 120, kBusyMs = 15, kSlow = 1.45, kSliceMs = 4, kSeen = 0.95;
-    constexpr double kStepNoise = 0.06, kMood = 0.08, kMoodSteps = 100;
+    constexpr double kMood = 0.08, kMoodSteps = 100;
     const double keep = std::exp(-1 / kMoodSteps);
     mood_ = keep * mood_ + std::sqrt(1 - keep * keep) * kMood * bell(seed_, ++draws_);
-    double us = ms * std::exp(mood_ + kStepNoise * bell(seed_, ++draws_)) * (busy_ ? kSlow : 1);
+    double us = ms * std::exp(mood_ + step_noise_ * bell(seed_, ++draws_)) * (busy_ ? kSlow : 1);
     if (busy_ && next() < 1 - std::exp(-us / kSliceMs) && next() > kSeen) us += kSliceMs;
     if (next() < 1 - std::exp(-us / (busy_ ? kBusyMs : kCalmMs))) busy_ = !busy_;
     return us;
@@ -58,6 +60,7 @@ class SharedMachine {
   double next() { return uniform(seed_, ++draws_, 7); }
 
   std::uint64_t seed_;
+  double step_noise_;
   std::uint64_t draws_ = 0;
   double mood_ = 0;
   bool busy_ = false;
@@ -68,7 +71,7 @@ class SharedMachine {
 double cell(const Pair& pair, const Acceptance& acceptance, int fixed, std::uint64_t seed) {
   constexpr double kTokens = 256;
   Controller controller;
-  SharedMachine machine(seed);
+  SharedMachine machine(seed, pair.batch);
   const auto batch = static_cast<std::size_t>(pair.batch);
   std::vector<std::int64_t> tokens(batch, 0);
   std::vector<std::vector<std::int32_t>> drafts(batch);
@@ -141,12 +144,12 @@ TEST(ControllerCells, OnASharedMachineWhoseRowsAreDearLittleIsLost) {
       std::printf("batch %d depth %.0f acceptance %.2f: off %.3f best %.3f\n",
                   static_cast<int>(pair.batch), pair.depth, p, found.to_off, found.to_best);
       EXPECT_GE(found.to_off, 0.98) << pair.batch << " " << pair.depth << " " << p;
-      EXPECT_GE(found.to_best, 0.92) << pair.batch << " " << pair.depth << " " << p;
+      EXPECT_GE(found.to_best, 0.95) << pair.batch << " " << pair.depth << " " << p;
       sum += found.to_best;
       ++cells;
     }
   }
-  EXPECT_GE(sum / cells, 0.98);
+  EXPECT_GE(sum / cells, 0.983);
 }
 
 }  // namespace

@@ -280,6 +280,76 @@ TEST(CostModel, ForgetsAFirstStepThatTookMuchLongerThanTheSecond) {
   EXPECT_NEAR(costs.step_us(verify), 14'000, 1'500);
 }
 
+TEST(CostModel, BelievesTheSecondTimeThatUnmeasuredRowsAreDearAndStillKnowsTheOthers) {
+  // The first verify step looks as if rows hardly cost anything beside the path that it takes. A
+  // step of nine rows that lasts nine decode steps was discarded as a disturbance eleven times.
+  CostModel costs;
+  const auto shape = [](int rows) {
+    StepShape all;
+    all.add({512, rows});
+    return all;
+  };
+  costs.observe_step(shape(1), 1000);
+  costs.observe_step(shape(3), 3500);
+  costs.observe_step(shape(1), 1000);
+  costs.observe_step(shape(9), 9000);
+  EXPECT_LT(costs.step_us(shape(9)), 5000);  // once is a disturbance
+  costs.observe_step(shape(9), 9300);
+  EXPECT_NEAR(costs.step_us(shape(9)), 9000, 700);
+  EXPECT_GT(costs.step_us(shape(6)), 4500);
+  EXPECT_NEAR(costs.step_us(shape(3)), 3500, 200);
+  EXPECT_NEAR(costs.step_us(shape(1)), 1000, 60);
+}
+
+TEST(CostModel, ARowOfABatchMayCostNearlyWhatASequenceDoes) {
+  // So in the first verify step, which takes one draft each, a row that costs 0.9 of a sequence's
+  // part, measured half too long, is no path on which rows are cheap.
+  CostModel costs;
+  const StepShape off{.batch = 4, .rows = 4, .depth = 2048};
+  StepShape verify = off;
+  verify.rows = 8;
+  verify.verified_depth = 2048;
+  verify.extra_row_depth = 2048;
+  costs.observe_step(off, 1000);
+  costs.observe_step(verify, 2300);
+  verify.rows = 20;
+  verify.extra_row_depth = 4 * 2048;
+  EXPECT_GT(costs.step_us(verify), 3500);
+}
+
+TEST(ControllerSituations, ABatchTriesOneDraftEachBeforeMore) {
+  Controller controller;
+  std::vector<DraftOffer> offers;
+  std::vector<std::int32_t> drafts(8, 7);
+  for (int i = 0; i < 4; ++i) offers.push_back({.sequence = i, .depth = 512, .available = 8});
+  std::vector<Decision> decisions(offers.size());
+  for (int step = 0; step < 2; ++step) {
+    for (int i = 0; i < 4; ++i) controller.observe_draft(i, {}, drafts);
+    controller.decide(offers, decisions);
+    for (const Decision& decision : decisions) EXPECT_EQ(decision.draft, step);
+    for (int i = 0; i < 4; ++i) controller.observe_tokens(i, std::vector<std::int32_t>(1, 7));
+    const std::vector<StepRows> rows(4, StepRows{512, 1 + step});
+    controller.observe_step(rows, 1000.0 + 600 * step);
+  }
+}
+
+TEST(ControllerSituations, AProbeThatNobodyCouldMeasureIsNotTriedAgainAtOnce) {
+  // Others hold the CPU whenever drafts are verified, so that the time of such a step is not known.
+  Controller controller;
+  int verified = 0;
+  for (int step = 0; step < 60; ++step) {
+    const DraftOffer offer{.sequence = 1, .depth = 1024, .available = 8};
+    controller.observe_draft(1, {}, std::vector<std::int32_t>(8, step == 1 ? 7 : 8));
+    Decision decision;
+    controller.decide({&offer, 1}, {&decision, 1});
+    controller.observe_tokens(1, std::vector<std::int32_t>(1, 7));
+    const StepRows rows{1024, 1};
+    if (decision.draft == 0) controller.observe_step({&rows, 1}, 1000);
+    verified += decision.draft > 0 ? 1 : 0;
+  }
+  EXPECT_LE(verified, 12);
+}
+
 TEST(Controller, BreakEvenAcceptanceIsWhereTokensPayForTheStep) {
   Controller controller;
   for (int i = 0; i < 400; ++i) {

@@ -48,6 +48,7 @@ double in_batch(double share, int batch) { return batch * share / (1 + (batch - 
 constexpr double kRowCountDeviation = 0.15;
 // Of each extra row where verify steps take another path: they hardly matter beside that.
 constexpr double kCheapRowDeviation = 0.05;
+constexpr double kMostRowShare = 1.5;  // of what a sequence of a batch costs, believed of a row
 constexpr double kFar = 4.0;  // standard deviations from what was expected: disturbed, or a change
 constexpr int kDisturbedInARow = 12;
 constexpr int kDisturbedBeforeKnown = 2;  // where nothing has been measured
@@ -164,28 +165,14 @@ bool DriftingFit::is_far_too_long(Prediction features, double us) const {
   return us - features.us > kFar * std::hypot(noise_ * features.us, features.error_us());
 }
 
-void DriftingFit::doubt(Prediction features, double us, int single, int first) {
+void DriftingFit::doubt(Prediction features, double us, const Walk& walk) {
   complete(features);
   const std::size_t n = mean_.size();
-  double prior = 0;  // variance of what would be widened
-  const auto widens = [&](std::size_t i) {
-    return static_cast<int>(i) == single || static_cast<int>(i) >= first;
-  };
-  for (std::size_t a = 0; a < features.count; ++a) {
-    for (std::size_t b = 0; b < features.count; ++b) {
-      const Feature& fa = features.features[a];
-      const Feature& fb = features.features[b];
-      const auto i = static_cast<std::size_t>(fa.index);
-      const auto j = static_cast<std::size_t>(fb.index);
-      if (widens(i) && widens(j)) prior += fa.value * fb.value * prior_[i * n + j];
-    }
-  }
-  if (!(prior > 0)) return;
-  const double share = square(us - features.us) / prior;
-  for (std::size_t i = 0; i < n; ++i) {
-    for (std::size_t j = 0; j < n; ++j) {
-      if (widens(i) && widens(j)) covariance_[i * n + j] += share * prior_[i * n + j];
-    }
+  const double start = walk.starts_known ? prior_[(walk.first - 1) * n + walk.first - 1] : 0;
+  const double share = square(us - features.us) / (prior_[walk.at * n + walk.at] - start);
+  for (std::size_t i = walk.first; i < walk.end; ++i) {
+    for (std::size_t j = walk.first; j < walk.end; ++j)
+      covariance_[i * n + j] += share * (prior_[i * n + j] - start);
   }
 }
 
@@ -339,16 +326,18 @@ void CostModel::observe_step(const StepShape& shape, double us, int times) {
   }
   if (shape.extra_rows() > 0 && !verify_measured_) {
     verify_measured_ = true;
+    faster_than_off_ = us < kFirstTooLong * scale_us_;
     suspect_another_path(shape, us - step_us(one_row_each(shape)));
   }
   DriftingFit::Prediction features = step_features(shape, depth_unit_);
   if (shape.extra_rows() > 0) {
     // What is far too long where nobody has measured is a disturbance once; twice in a row, rows
     // cost more than was thought. Otherwise the same costly step would be tried a dozen times.
-    RowCount& rows = row_counts_[static_cast<std::size_t>(row_count_bin(shape.rows))];
+    const auto bin = static_cast<std::size_t>(row_count_bin(shape.rows));
+    RowCount& rows = row_counts_[bin];
     if (!rows.known && step_.is_far_too_long(features, us)) {
       if (++rows.far_too_long == kDisturbedBeforeKnown)
-        step_.doubt(features, us, kExtraRow, kFirstRowCount);
+        step_.doubt(features, us, unknown_around(bin));
     } else {
       rows.known = true;
     }
@@ -356,12 +345,24 @@ void CostModel::observe_step(const StepShape& shape, double us, int times) {
   step_.observe(features, us, shape.extra_rows() > 0 ? 1 : 0, times);
 }
 
+/// The row counts between those that are known, around `bin`.
+DriftingFit::Walk CostModel::unknown_around(std::size_t bin) const {
+  std::size_t first = bin;
+  std::size_t end = bin + 1;
+  while (first > 0 && !row_counts_[first - 1].known) --first;
+  while (end < row_counts_.size() && !row_counts_[end].known) ++end;
+  const std::size_t offset = kFirstRowCount;
+  return {offset + first, offset + end, offset + bin, first > 0};
+}
+
 /// In the first verify step more rows than one took `extra_us`. A row costs at most what a sequence
 /// does; if it seems to cost more, verify steps take another path, and that is what costs, not
 /// rows.
 void CostModel::suspect_another_path(const StepShape& shape, double extra_us) {
   const double row_us = step_us(one_row_each(shape)) / shape.batch;
-  if (extra_us < row_us * shape.extra_rows()) return;
+  // In a batch a row may well cost what a sequence does, and both are measured with noise.
+  const double most = shape.batch > 1 ? kMostRowShare : 1;
+  if (extra_us < most * row_us * shape.extra_rows()) return;
   const double half = 0.5 * extra_us;  // per step, or per key
   step_.assume(kAnyVerify, half, half);
   const double units = std::max(1.0, shape.verified_depth) / depth_unit_;

@@ -76,9 +76,16 @@ class DriftingFit {
   /// `times`: observations alike, of which `us` is the median.
   void observe(Prediction features, double us, int kind, int times = 1);
   bool is_far_too_long(Prediction features, double us) const;
-  /// The coefficient `single` and those from `first` on become so uncertain that the features may
-  /// well take `us`.
-  void doubt(Prediction features, double us, int single, int first);
+  /// Coefficients [first, end) of which the prior is a random walk, from the one before `first`
+  /// where that is known, or from 0.
+  struct Walk {
+    std::size_t first;
+    std::size_t end;
+    std::size_t at;
+    bool starts_known;
+  };
+  /// They become so uncertain that the features, of which `walk.at` is one, may well take `us`.
+  void doubt(Prediction features, double us, const Walk& walk);
   /// What is known of one coefficient from here on, whatever is known of the others.
   void assume(int index, double mean, double deviation);
   double noise() const { return noise_; }  // relative, of one observation
@@ -128,6 +135,10 @@ class CostModel {
   double draft_us(const DraftWork& work) const;
   bool draft_measured(int kind) const;
 
+  /// Has a verify step been so much faster than the only step without drafts that this one must
+  /// have been disturbed?
+  bool first_step_doubtful() const { return off_steps_ == 1 && faster_than_off_; }
+
   /// What a verify step would cost if its rows shared the reading of the cache: the hope that a
   /// probe rests on.
   double hoped_us(const StepShape& shape) const;
@@ -137,6 +148,7 @@ class CostModel {
   void observe_draft(const DraftWork& work, double us);
 
  private:
+  DriftingFit::Walk unknown_around(std::size_t bin) const;
   void suspect_another_path(const StepShape& shape, double extra_us);
 
   DriftingFit step_;
@@ -146,6 +158,7 @@ class CostModel {
   std::int64_t off_steps_ = 0;
   double depth_unit_ = 1;
   bool verify_measured_ = false;
+  bool faster_than_off_ = false;  // a verify step, than the first step
   struct RowCount {
     bool known = false;    // measured, and no surprise
     int far_too_long = 0;  // times, until then
