@@ -96,13 +96,14 @@ class Builder {
                    const Tree::exception& error) {
     // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
     std::string_view text = error.what();
-    constexpr std::string_view kBefore = "] parse error ";
-    constexpr std::string_view kLine = "at line 1, ";
-    if (const auto tag = text.find(kBefore); tag != std::string_view::npos)
-      text.remove_prefix(tag + kBefore.size());
-    const bool drop = one_line_ && text.starts_with(kLine);
-    problem_ = drop ? fmt::format("not valid JSON: at {}", text.substr(kLine.size()))
-                    : fmt::format("not valid JSON: {}", text);
+    const auto drop = [&text](std::string_view begin) {
+      if (text.starts_with(begin)) text.remove_prefix(begin.size());
+    };
+    if (const auto tag = text.find("] "); tag != std::string_view::npos)
+      text.remove_prefix(tag + 2);
+    drop("parse error at ");
+    if (one_line_) drop("line 1, ");
+    problem_ = fmt::format("not valid JSON: {}", text);
     return false;
   }
 

@@ -67,6 +67,8 @@ Result<Explained> make_plan(const ExplainOptions& given) {
   const Result<const attention::Kernel*> kernel = forced_kernel(options.kernel, options.device);
   if (!kernel.ok()) return kernel.error();
   if (options.device == attention::DeviceKind::kCuda) {
+    if (options.shape.shape.kv == KvType::kF32)
+      return Error{ErrorCode::kUsage, "--kv is f32; allowed with --device cuda: f16, bf16"};
     if (options.shape.shape.layout == kv::Layout::kTiled16)
       options.shape.shape.layout = attention::gpu_layout(options.shape.shape);
     if (Status status = find_gpu(options, *kernel, explained); !status.ok()) return status.error();

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <system_error>
 
 #include "core/file.h"
 
@@ -80,7 +81,8 @@ Status check_heads(const Config& config, const std::string& where) {
 
 Result<Config> read_config(const std::string& path) {
   std::string json = path;
-  if (std::filesystem::is_directory(path)) {
+  std::error_code ignored;  // what cannot be looked at is opened as a file, and says why not
+  if (std::filesystem::is_directory(path, ignored)) {
     json = path + "/config.json";
   } else if (!path.ends_with(".json")) {
     const Result<gguf::File> file = gguf::File::open(path);

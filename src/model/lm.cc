@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "core/check.h"
@@ -58,7 +59,8 @@ Result<std::unique_ptr<LanguageModel>> LanguageModel::load(const gguf::File& fil
 Result<std::unique_ptr<LanguageModel>> LanguageModel::open(const std::string& path,
                                                            core::ThreadPool& pool,
                                                            const LoadOptions& options) {
-  if (!std::filesystem::is_directory(path)) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(path, ignored)) {
     const Result<gguf::File> file = gguf::File::open(path);
     if (!file.ok()) return file.error();
     return load(*file, pool, options);

@@ -79,6 +79,7 @@ TEST_F(Cli, UsageErrorsExitWithTwoAndNameTheFlag) {
            {"ladder -m " + model + " --page-size 12", "multiples of 8"},
            {"sweep --shape 4,1,64 --kernel cuda.sm80.bf16", "cuda.sm80.bf16"},
            {"explain --shape 4,1,64 --device cuda --kernel reference", "--device cpu"},
+           {"explain --shape 4,1,64 --device cuda --kv f32", "f16, bf16"},
            {"explain --shape 4,1,64 --kernel cpu.portable.f16", "it does with KV (--kv) of f16"},
            {"sweep --shape 4,1,64 --kernel cpu.portable.f16", "does not support"},
            {"exactness --kv f16 --kernel cpu.portable.bf16", "does not support"},
@@ -97,6 +98,8 @@ TEST_F(Cli, FailuresExitWithOneAndNameTheThing) {
   std::ofstream(text) << "this is not a model";
   const std::string other = write_tiny({.vocab = 259}, "other");
   const std::string assistant = write_tiny_assistant({.hidden = 128});
+  const std::string loop = temporary_path("loop");
+  std::filesystem::create_symlink(loop, loop);
   for (const auto& [arguments, part] : std::vector<std::pair<std::string, std::string>>{
            {"run -m /nonexistent.gguf -p x", "/nonexistent.gguf"},
            {"run -m / -p x", "config.json"},
@@ -104,6 +107,10 @@ TEST_F(Cli, FailuresExitWithOneAndNameTheThing) {
            {"run -m " + text + " -p x", "text.gguf"},
            {"inspect " + text, "text.gguf"},
            {run_model + "--prompt-file /nonexistent.txt", "/nonexistent.txt"},
+           {"run -p x -m " + loop, "cannot open '" + loop},
+           {"explain -m " + loop, "cannot open '" + loop},
+           {"tokenize -p x -m " + loop, "cannot open '" + loop},
+           {"run -p x -m " + std::string(300, 'a'), "File name too long"},
            {run_model + "-p x -n 1 --json /nonexistent/out.json", "/nonexistent/out.json"},
            {run_model + "-p x -n 1 --json /dev/full", "/dev/full"},
            {run_model + "-p x -n 1 --trace /dev/full", "'/dev/full': No space left"},
@@ -191,8 +198,9 @@ TEST_F(Cli, BatchAnswersEveryLineInOrderAndRefusesUnknownFields) {
 TEST_F(Cli, ABatchIsCheckedBeforeItsFirstRequestStarts) {
   const std::string requests = temporary_path("requests.jsonl");
   for (const auto& [line, part] : std::vector<std::pair<std::string, std::string>>{
-           {"{broken", "line 3: not valid JSON: at column 2"},
+           {"{broken", "line 3: not valid JSON: column 2: "},
            {"[1]", "not a JSON object"},
+           {R"({"prompt": "x", "temperature": 1e999})", "JSON: number overflow parsing '1e999'"},
            {R"({"prompt": "x", "n": 1, "n": 2})", "n"},
            {R"({"prompt": null})", "'prompt': null is not allowed; allowed: a string"},
            {R"({"prompt": "x", "stop": "y"})",
