@@ -64,25 +64,30 @@ DeviceFacts gpu_device(const device::GpuFacts& gpu, const Shape& shape, const Ke
   facts.multiprocessors = gpu.multiprocessors;
   const bool sm80 = facts.family == GpuFamily::kSm80;
   facts.residents = shape.head_dim > (sm80 ? 128 : 256) ? 1 : 2;
-  facts.workgroups = gpu.multiprocessors * facts.residents;
+  // At head_dim 512 a work item has a cluster of two blocks, each alone on its multiprocessor, so
+  // half as many items, and units, fill the machine.
+  const bool pairs = shape.head_dim > 256 && !sm80;
+  facts.workgroups = pairs ? gpu.multiprocessors / 2 : gpu.multiprocessors * facts.residents;
   facts.max_tile_rows = sm80 || shape.head_dim > 256 ? 64 : 128;
-  facts.unit_granule = wide ? 32 : 64;
+  facts.unit_granule = wide && !pairs ? 32 : 64;  // the kernels' tile of keys
   facts.min_unit = shape.window > 0 || shape.kv_heads < 4 ? facts.unit_granule : 64;
   facts.unit_steps = 8;
-  facts.target_units = 32;
+  facts.target_units = pairs ? 16 : 32;
   // A window of 1024 in units of 160 at 16 kv heads: at most 8 of them whatever it is aligned to,
   // so that no row count makes more items than there are multiprocessors.
   facts.window_units = 6;
-  facts.target_items = shape.window > 0 ? 96 : 128;
+  facts.target_items = pairs ? 64 : shape.window > 0 ? 96 : 128;
   // Up to 4K keys a unit is 1/16 of them: a batch folds half as often, and a lone sequence writes
-  // half the partials. At head_dim 512, where a tile of keys takes longest, up to 3K: a lone
-  // sequence of 4K pays 5 % for what a batch gains 10 to 15 % from (2026-11).
+  // half the partials.
+  // Where a whole tile of keys takes longest, up to 3K: a lone sequence of 4K pays 5 % for what a
+  // batch gains 10 to 15 % from (2026-11).
   facts.coarse_keys = shape.head_dim > 256 ? 3072 : 4096;
   facts.prefill_unit = 1024;
   facts.reading_rows = 64;
-  // A start is 3 us in which a multiprocessor could read 50 keys of head_dim 512. A partial is
-  // written and read, two floats an element; a key is read, two halves an element, for 64 rows.
-  facts.item_keys = 50;
+  // A start is 3 us in which a multiprocessor could read 50 keys of head_dim 512, and two of them
+  // 100. A partial is written and read, two floats an element; a key is read, two halves an
+  // element, for 64 rows.
+  facts.item_keys = pairs ? 100 : 50;
   facts.merge_keys = 128;
   return facts;
 }

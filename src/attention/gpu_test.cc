@@ -48,7 +48,7 @@ TEST(Gpu, HeadDimsThatAreNoMultipleOf64GetTheCommonKernelsOnHopperToo) {
   EXPECT_EQ(gpu_layout(shape_of(64)), kv::Layout::kSwizzled8);
 }
 
-TEST(Gpu, FactsAreThoseOfTheForcedKernelsFamilyWhichChangesTilesAndNoUnit) {
+TEST(Gpu, FactsAreThoseOfTheForcedKernelsFamilyWhichChangesTilesAndUnitsOfHeadDim512) {
   const device::GpuFacts h200 = gpu_of("H200", 9, 0);
   const Kernel forced = kernel_of("cuda.sm80.x", GpuFamily::kSm80);
   ASSERT_TRUE(check_gpu(h200, &forced).ok());
@@ -58,6 +58,11 @@ TEST(Gpu, FactsAreThoseOfTheForcedKernelsFamilyWhichChangesTilesAndNoUnit) {
     EXPECT_EQ(other.family, GpuFamily::kSm80);
     EXPECT_EQ(other.max_tile_rows, 64);
     EXPECT_EQ(own.max_tile_rows, head_dim > 256 ? 64 : 128);
+    EXPECT_EQ(other.workgroups, head_dim > 128 ? 100 : 200);
+    EXPECT_EQ(own.workgroups, head_dim > 256 ? 50 : 200);
+    EXPECT_EQ(other.target_units, 32);
+    EXPECT_EQ(own.target_units, head_dim > 256 ? 16 : 32);
+    if (head_dim > 256) continue;
     EXPECT_EQ(other.unit_granule, own.unit_granule);
     EXPECT_EQ(other.min_unit, own.min_unit);
   }

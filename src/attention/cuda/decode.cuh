@@ -8,10 +8,11 @@
 // kv head are the 64 rows of a warpgroup product, Q and the output live in registers, K and V
 // arrive by bulk copies of whole (page, head) blocks in the order that the product reads
 // (docs/kernels/cuda-decode.md), and the scores of tile n + 1 run while the output of tile n does.
-// At head_dim 512 two warpgroups split the dims, exchange halves of the scores, and both know all
-// of them. A row's bits depend on the keys it sees, its unit size and nothing else: every row goes
-// through the same instructions wherever it lies in the tile, keys that it does not see are masked
-// by selection, and no rounding is left to the compiler.
+// At head_dim 512 the two blocks of a cluster split the dims of K, V and the output: a block
+// computes half of every score, and warps of the two that hold the same rows exchange these halves
+// through distributed shared memory. A row's bits depend on the keys it sees, its unit size and
+// nothing else: every row goes through the same instructions wherever it lies in the tile, keys
+// that it does not see are masked by selection, and no rounding is left to the compiler.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -23,6 +24,7 @@
 #include "attention/cuda/arguments.h"
 #include "attention/cuda/merge.cuh"
 #include "attention/cuda/ptx.cuh"
+#include "attention/cuda/ring.cuh"
 #include "attention/cuda/softmax.cuh"
 #include "attention/cuda/wgmma.cuh"
 
@@ -37,20 +39,6 @@ enum class Variant {
              // gives its registers away, feeds the rings
 };
 
-struct NoMaps {};
-
-/// Where in a ring the next tile lies; the parity of a slot's barrier changes from round to round.
-template <int kSlots>
-struct RingPlace {
-  int slot = 0;
-  unsigned parity = 0;
-
-  __device__ __forceinline__ void next() {
-    slot = slot + 1 == kSlots ? 0 : slot + 1;
-    parity ^= slot == 0 ? 1 : 0;
-  }
-};
-
 /// The compile-time facts of one kernel. Natural: pages come through tensor maps.
 template <int HeadDim, class T, Variant kVariant, bool Natural>
 struct Tile {
@@ -59,40 +47,48 @@ struct Tile {
   static constexpr bool kNatural = Natural;
   static constexpr int kHeadDim = HeadDim;
   static constexpr int kRowGroups = kVariant == Variant::kWide ? 2 : 1;
-  static constexpr int kSplit = HeadDim > 256 ? 2 : 1;  // warpgroups that share a row group's dims
-  static constexpr int kDims = HeadDim / kSplit;        // of one warpgroup
-  static constexpr int kFeederThreads = kVariant == Variant::kLone                     ? 32
-                                        : kVariant == Variant::kWide && HeadDim <= 128 ? 128
-                                                                                       : 0;
+  // A cluster of two blocks has an item; each holds half of the dims of its Q, K, V and output.
+  static constexpr bool kPair = HeadDim > 256;
+  static constexpr int kClusterBlocks = kPair ? 2 : 1;
+  static constexpr int kBlockDims = HeadDim / kClusterBlocks;
+  // Warpgroups that share a row group: each computes the scores of its part of a tile's keys, and
+  // the output of its part of the block's dims.
+  static constexpr int kSplit = kPair ? 2 : 1;
+  static constexpr int kDims = kBlockDims / kSplit;  // of one warpgroup's output
+  static constexpr bool kFeedingGroup =
+      kPair || (kVariant == Variant::kWide && HeadDim <= 128);  // a third warpgroup feeds the rings
+  static constexpr int kFeederThreads = kFeedingGroup ? 128 : kVariant == Variant::kLone ? 32 : 0;
   static constexpr bool kFeeder = kFeederThreads > 0;
   static constexpr int kThreads = 128 * kSplit * kRowGroups;  // that compute
   static constexpr int kBlockThreads = kThreads + kFeederThreads;
-  static constexpr int kKeys = HeadDim >= 256 ? 32 : 64;  // of one tile
-  static constexpr int kLineBytes = HeadDim * 2;
+  static constexpr int kKeys = HeadDim == 256 ? 32 : 64;  // of one tile
+  static constexpr int kScoreKeys = kKeys / kSplit;       // of one warpgroup's scores
+  static constexpr int kLineBytes = kBlockDims * 2;       // of a token in a slot
   static constexpr int kSlotBytes = kKeys * kLineBytes;
   static constexpr int kBlocks = kSplit * kRowGroups > 1 || kFeeder ? 1
                                  : HeadDim == 64                    ? 3
                                                  : 2;  // resident on a multiprocessor
-  static constexpr bool kDeep = kBlocks == 1 && kSplit == 1;
-  static constexpr int kKSlots = kDeep ? 6 : 3;
-  static constexpr int kVSlots = kDeep ? 6 : HeadDim == 256 ? 4 : 3;
+  static constexpr bool kDeep = kBlocks == 1 && !kPair;
+  static constexpr int kKSlots = kDeep ? 6 : kPair ? 2 : 3;
+  static constexpr int kVSlots = kDeep ? 6 : kPair ? 2 : HeadDim == 256 ? 4 : 3;
   static constexpr int kPageEntries = kKeys == 32 ? 64 : 128;
 
   static constexpr int kVOffset = kKSlots * kSlotBytes;
   static constexpr int kExchangeOffset = kVOffset + kVSlots * kSlotBytes;
-  static constexpr int kExchangeBytes =
-      kSplit == 2 ? 2 * 2 * 64 * kKeys * 4 : 0;  // two buffers, both halves
-  // Where a finished unit waits to be folded: in registers, or in memory, from where it comes back
-  // through a landing zone in shared memory (the exchange buffers, idle between units) where there
-  // is one.
+  // Two buffers; of a warp's sixteen rows and its warpgroup's keys, four bytes each.
+  static constexpr int kExchangeBytes = kPair ? 2 * 64 * kKeys * 4 : 0;
+  // Where a finished unit waits to be folded: in registers, in shared memory, or in memory, from
+  // where it comes back through a landing zone in shared memory where there is one.
   static constexpr bool kFoldInRegisters = HeadDim <= 128 && kVariant != Variant::kSpread;
+  static constexpr bool kFoldInShared = kPair;
+  static constexpr bool kFoldOnChip = kFoldInRegisters || kFoldInShared;
+  static constexpr int kStateOffset = kExchangeOffset + kExchangeBytes;
+  static constexpr int kStateBytes = kFoldInShared ? 64 * kBlockDims * 4 : 0;
   static constexpr int kLanded = 8;  // 16-byte pieces of a thread on their way
-  static constexpr bool kLandingZone =
-      kSplit == 2 || (HeadDim == 256 && kVariant == Variant::kWide);
-  static constexpr int kLandingBytes =
-      kLandingZone && kSplit == 1 ? kThreads * kLanded * 16 : 0;  // of its own
-  static constexpr int kLandingOffset = kExchangeOffset;
-  static constexpr int kFoldOffset = kExchangeOffset + kExchangeBytes + kLandingBytes;
+  static constexpr bool kLandingZone = HeadDim == 256 && kVariant == Variant::kWide;
+  static constexpr int kLandingOffset = kStateOffset + kStateBytes;
+  static constexpr int kLandingBytes = kLandingZone ? kThreads * kLanded * 16 : 0;
+  static constexpr int kFoldOffset = kLandingOffset + kLandingBytes;
   static constexpr int kFoldBytes = kSplit * kRowGroups * 64 * 8;
   static constexpr int kPagesOffset = kFoldOffset + kFoldBytes;
   static constexpr int kItemOffset = kPagesOffset + kPageEntries * 4;
@@ -100,13 +96,13 @@ struct Tile {
   static constexpr int kSlots = kKSlots + kVSlots;
   static constexpr int kBarriers =
       kFeeder ? 2 * kSlots : kSlots;  // filled; with a feeder also passed by all warps
-  static constexpr int kUsedBytes = kBarrierOffset + kBarriers * 8;
+  static constexpr int kInboxes = kPair ? 2 * kThreads / 32 : 0;  // barriers of the exchange
+  static constexpr int kUsedBytes = kBarrierOffset + (kBarriers + kInboxes) * 8;
   static constexpr int kSharedBytes = kFeeder && kUsedBytes < 116 * 1024 ? 116 * 1024 : kUsedBytes;
 
   static_assert(HeadDim == 64 || HeadDim == 128 || HeadDim == 256 || HeadDim == 512);
   static_assert(kSplit * kRowGroups <= 2);
   static_assert(kVariant != Variant::kFolding || kFoldInRegisters);
-  static_assert(kSplit == 1 || kThreads * kLanded * 16 <= kExchangeBytes);
   static_assert(kBlocks * (kSharedBytes + 1024) <= 228 * 1024);
 };
 
@@ -125,7 +121,8 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   constexpr int kPageMask = TileType::kPageEntries - 1;
   constexpr int kLanded = TileType::kLanded;
   constexpr int kChunk = TileType::kPageEntries / 2;
-  constexpr int kGroupBytes = 8 * TileType::kLineBytes;  // eight tokens, contiguous in the cache
+  constexpr int kGroupBytes =
+      8 * TileType::kLineBytes;  // eight tokens of the block's dims, contiguous in the tiled layout
 
   extern __shared__ __align__(1024) std::byte shared[];
   const std::uint32_t base = shared_address(shared);
@@ -135,7 +132,9 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   // Warp-uniform by construction, so that descriptors stay out of the vector registers.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) >> 5, 0);
   const int lane = static_cast<int>(threadIdx.x) & 31;
-  const int half = TileType::kSplit == 2 ? warp >> 2 : 0;
+  const int part = TileType::kSplit == 2 ? warp >> 2 : 0;  // of the warpgroup
+  const int rank = TileType::kPair ? cluster_rank() : 0;   // of the block
+  const int item_index = static_cast<int>(blockIdx.x) / TileType::kClusterBlocks;
 
   allow_next_launch();
   // The loop reads the item from shared memory: eleven registers that it does not have to keep. The
@@ -144,9 +143,9 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   const int live_items = args.counts->items;
   if (threadIdx.x < sizeof(Item) / 4) {
     reinterpret_cast<std::int32_t*>(shared_item)[threadIdx.x] =
-        reinterpret_cast<const std::int32_t*>(args.items + blockIdx.x)[threadIdx.x];
+        reinterpret_cast<const std::int32_t*>(args.items + item_index)[threadIdx.x];
   }
-  if (static_cast<int>(blockIdx.x) >= live_items) {
+  if (item_index >= live_items) {
     wait_for_previous_launch();  // always: a grid that ends early must not seem to complete the one
                                  // before it
     return;
@@ -155,20 +154,22 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   // Without a feeder. The last rows of a warpgroup: there is least to fold.
   constexpr int kKWarp = TileType::kThreads / 32 - 1;
   constexpr int kVWarp = TileType::kThreads > 128 ? 3 : 2;
-  constexpr bool kOptionalGroup = TileType::kFeederThreads == 128;
   const auto init_barriers = [&](int warps) {
     if (threadIdx.x != 0) return;
     for (int i = 0; i < TileType::kBarriers; ++i) {
       barrier_init(barriers + 8 * i, i < TileType::kSlots ? 1 : warps);
     }
+    for (int i = 0; i < TileType::kInboxes; ++i) {
+      barrier_init(barriers + 8 * (TileType::kBarriers + i), 1);
+    }
     barrier_init_fence();
   };
-  if (!kOptionalGroup) init_barriers(TileType::kThreads / 32);
+  if (!TileType::kFeedingGroup) init_barriers(TileType::kThreads / 32);
   __syncthreads();
   // A row group without a row (a verify block among prefill chunks) takes no part.
   const int active_warps =
       kRowGroups == 1 || item.rows * args.group > 64 ? TileType::kThreads / 32 : 4;
-  if (kOptionalGroup) init_barriers(active_warps);
+  if (TileType::kFeedingGroup) init_barriers(active_warps);
   const int first_tile = __shfl_sync(~0u, item.key_begin, 0) / kKeys;  // uniform registers
   const int tile_end = (__shfl_sync(~0u, item.key_end, 0) + kKeys - 1) / kKeys;
 
@@ -187,19 +188,25 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     }
   }
   if (!args.early) wait_for_previous_launch();
-  __syncthreads();
+  if constexpr (TileType::kPair) {
+    cluster_sync();  // the other block's barriers are ready
+  } else {
+    __syncthreads();
+  }
 
   // One warp copies a tile of K or V, a lane a piece.
   const auto fetch = [&](bool is_v, int tile, int place) {
     const int copier = lane_again();
-    const int part = copier * args.piece;
-    const int key = tile * kKeys + part;
+    // Of half a line, eight tokens are contiguous in the tiled layout.
+    const int piece = TileType::kPair && !TileType::kNatural ? 8 : args.piece;
+    const int first = copier * piece;
+    const int key = tile * kKeys + first;
     const bool valid =
-        part < kKeys && tile < tile_end && key < item.key_end && key + args.piece > item.key_begin;
+        first < kKeys && tile < tile_end && key < item.key_end && key + piece > item.key_begin;
     const std::uint32_t votes = __ballot_sync(~0u, valid);
     const int slot = is_v ? kKSlots + place : place;
     const std::uint32_t barrier = barriers + 8 * slot;
-    const std::uint32_t bytes = static_cast<std::uint32_t>(args.piece * TileType::kLineBytes);
+    const std::uint32_t bytes = static_cast<std::uint32_t>(piece * TileType::kLineBytes);
     const std::uint64_t policy = item.reread ? policy_evict_normal() : policy_evict_first();
     if (copier == 0 && votes != 0)
       barrier_expect(barrier, static_cast<std::uint32_t>(__popc(votes)) * bytes);
@@ -209,14 +216,16 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       int page = page_ids[ordinal & kPageMask];
       page = static_cast<unsigned>(page) < static_cast<unsigned>(args.pages) ? page : 0;
       const int token = key - ordinal * args.page_size;
-      const std::uint32_t target = base + slot * kSlotBytes + part * TileType::kLineBytes;
+      const std::uint32_t target = base + slot * kSlotBytes + first * TileType::kLineBytes;
       if constexpr (TileType::kNatural) {
-        tensor_copy(target, is_v ? &maps.v : &maps.k, item.kv_head * args.head_lines,
+        tensor_copy(target, is_v ? &maps.v : &maps.k,
+                    item.kv_head * args.head_lines + rank * (TileType::kBlockDims / 64),
                     page * args.page_groups + item.kv_head * args.head_groups + token / 8, barrier,
                     policy);
       } else {
         const std::byte* source = (is_v ? args.v : args.k) + page * args.page_stride +
-                                  item.kv_head * args.head_stride + token * TileType::kLineBytes;
+                                  item.kv_head * args.head_stride + token * (kHeadDim * 2) +
+                                  rank * kGroupBytes;
         bulk_copy(target, source, bytes, barrier, policy);
       }
     }
@@ -236,8 +245,27 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   };
   if constexpr (TileType::kFeeder) {
     if (warp >= TileType::kThreads / 32) {
-      if constexpr (kOptionalGroup) give_registers<24>();
-      for (int tile = first_tile; warp == TileType::kThreads / 32 && tile < tile_end; ++tile) {
+      if constexpr (TileType::kFeedingGroup) give_registers<24>();
+      // A pair's K and V have a warp each, that of V fetches page tables for both. It is the one
+      // behind, and overwrites what the other needs no more when its own last tile is past that.
+      const bool feeds_v = warp == TileType::kThreads / 32 + 1;
+      for (int tile = first_tile;
+           TileType::kPair && warp <= TileType::kThreads / 32 + 1 && tile < tile_end; ++tile) {
+        const int n = tile - first_tile;
+        if (feeds_v && n > 0) {
+          copy_words_wait();
+          __syncwarp();
+          next_pages(tile - 1);
+        }
+        const int slot = n % kKSlots;
+        if (n >= kKSlots) {
+          barrier_wait(barriers + 8 * (TileType::kSlots + (feeds_v ? kKSlots : 0) + slot),
+                       (n / kKSlots - 1) & 1);
+        }
+        fetch(feeds_v, tile, slot);
+      }
+      for (int tile = first_tile;
+           !TileType::kPair && warp == TileType::kThreads / 32 && tile < tile_end; ++tile) {
         const int n = tile - first_tile;
         copy_words_wait();
         __syncwarp();
@@ -253,7 +281,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       if (args.early) wait_for_previous_launch();
       return;
     }
-    if constexpr (kOptionalGroup) {
+    if constexpr (TileType::kFeedingGroup) {
       take_registers<240>();
       if (warp >= active_warps) return;
     }
@@ -298,10 +326,13 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     return thread / 32 * 16 + thread % 32 / 4;
   };
   const auto first_dim = [] {
-    return TileType::kSplit == 2 ? thread_again() / 128 * kDims : 0;  // of the warpgroup
+    return TileType::kPair  // of the warpgroup
+               ? cluster_rank() * TileType::kBlockDims + thread_again() / 128 * kDims
+               : 0;
   };
   const auto query_of = [&](int row) { return min(row * args.group_inverse >> 16, item.rows - 1); };
-  std::uint32_t q[kDims / 16][4];
+  constexpr int kQSteps = TileType::kBlockDims / 16;
+  std::uint32_t q[kQSteps][4];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = first_row() + 8 * r;
@@ -311,15 +342,16 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     const auto* words = reinterpret_cast<const std::uint32_t*>(
         static_cast<const T*>(args.q) +
         (static_cast<std::int64_t>(item.token + query) * args.q_heads + head) * kHeadDim +
-        half * kDims);
+        rank * TileType::kBlockDims);
 #pragma unroll
-    for (int i = 0; i < kDims / 16; ++i) {
+    for (int i = 0; i < kQSteps; ++i) {
       q[i][r] = live ? __ldg(words + 8 * i + lane % 4) : 0;
       q[i][2 + r] = live ? __ldg(words + 8 * i + 4 + lane % 4) : 0;
     }
   }
 
   float s[kKeys / 2];
+  float half_score[TileType::kPair ? TileType::kScoreKeys / 2 : 1];  // of the warpgroup's keys
   std::uint32_t p[kKeys / 16][4];
   float o[kDims / 2];
   float accumulated[TileType::kFoldInRegisters ? kDims / 2 : 1] = {};
@@ -331,12 +363,18 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   const auto issue_scores = [&] {
     const int slot = k_place.slot;
     barrier_wait(barriers + 8 * slot, k_place.parity);
-    const std::uint64_t keys =
-        matrix_descriptor(base + slot * kSlotBytes + half * (kDims / 64) * 1024, 16, kGroupBytes);
+    const std::uint64_t keys = matrix_descriptor(
+        base + slot * kSlotBytes + part * (TileType::kScoreKeys / 8) * kGroupBytes, 16,
+        kGroupBytes);
     wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < kDims / 16; ++i) {
-      wgmma<T, Major::kK>(s, q[i], advance(keys, (i / 4) * 1024 + (i % 4) * 32), i > 0);
+    for (int i = 0; i < kQSteps; ++i) {
+      const std::uint64_t step = advance(keys, (i / 4) * 1024 + (i % 4) * 32);
+      if constexpr (TileType::kPair) {
+        wgmma<T, Major::kK>(half_score, q[i], step, i > 0);
+      } else {
+        wgmma<T, Major::kK>(s, q[i], step, i > 0);
+      }
     }
     wgmma_commit();
   };
@@ -360,7 +398,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     const int slot = v_place.slot;
     barrier_wait(barriers + 8 * (kKSlots + slot), v_place.parity);
     const std::uint64_t values = matrix_descriptor(
-        base + TileType::kVOffset + slot * kSlotBytes + half * (kDims / 64) * 1024, 1024,
+        base + TileType::kVOffset + slot * kSlotBytes + part * (kDims / 64) * 1024, 1024,
         kGroupBytes);
     wgmma_fence();
 #pragma unroll
@@ -368,26 +406,46 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       wgmma<T, Major::kN>(o, p[i], advance(values, i * 2 * kGroupBytes), 1);
     wgmma_commit();
   };
-  // All warps have the scores; at a split head_dim each warpgroup adds the other's half to its own.
+  // All warps have the scores. Of a pair, the warps of the two blocks with the same rows and keys
+  // add each other's half to their own, then the two of a block with the same rows exchange sums.
   const auto share_scores = [&](int tile) {
     if constexpr (TileType::kFeeder) passed(k_place.slot);
     k_place.next();
-    if constexpr (TileType::kSplit == 2) {
-      auto* const buffer = reinterpret_cast<float4*>(shared + TileType::kExchangeOffset) +
-                           tile % 2 * (2 * 64 * kKeys / 4) + (threadIdx.x & 127);
-      float4* const mine = buffer + half * (64 * kKeys / 4);
-      const float4* const theirs = buffer + (1 - half) * (64 * kKeys / 4);
+    if constexpr (TileType::kPair) {
+      const int n = tile - first_tile;
+      const int buffer = TileType::kExchangeOffset + n % 2 * (64 * kKeys * 4) + lane * 16;
+      const int mine = buffer + warp * 2048;
+      const std::uint32_t arrived =
+          barriers + 8 * (TileType::kBarriers + n % 2 * (TileType::kThreads / 32) + warp);
+      const int name = 2 + warp % 4;
+      // Sums of the tile before have been read: what is sent now lets the other block overwrite
+      // them.
+      sync_threads(name, 64);
+      if (lane == 0) barrier_expect(arrived, 2048);
+      const std::uint32_t theirs = address_in_cluster(base + mine, rank ^ 1);
+      const std::uint32_t their_arrived = address_in_cluster(arrived, rank ^ 1);
 #pragma unroll
-      for (int i = 0; i < kKeys / 8; ++i)
-        mine[i * 128] = make_float4(s[4 * i], s[4 * i + 1], s[4 * i + 2], s[4 * i + 3]);
-      sync();
+      for (int i = 0; i < TileType::kScoreKeys / 8; ++i) {
+        store_in_cluster(theirs + i * 512,
+                         make_float4(half_score[4 * i], half_score[4 * i + 1],
+                                     half_score[4 * i + 2], half_score[4 * i + 3]),
+                         their_arrived);
+      }
+      barrier_wait_cluster(arrived, n / 2 & 1);
+#pragma unroll
+      for (int i = 0; i < TileType::kScoreKeys / 8; ++i) {
+        auto* const place = reinterpret_cast<float4*>(shared + mine + i * 512);
+        const float4 other = *place;
+        *place = make_float4(
+            __fadd_rn(half_score[4 * i], other.x), __fadd_rn(half_score[4 * i + 1], other.y),
+            __fadd_rn(half_score[4 * i + 2], other.z), __fadd_rn(half_score[4 * i + 3], other.w));
+      }
+      sync_threads(name, 64);
 #pragma unroll
       for (int i = 0; i < kKeys / 8; ++i) {
-        const float4 other = theirs[i * 128];
-        s[4 * i] = __fadd_rn(s[4 * i], other.x);
-        s[4 * i + 1] = __fadd_rn(s[4 * i + 1], other.y);
-        s[4 * i + 2] = __fadd_rn(s[4 * i + 2], other.z);
-        s[4 * i + 3] = __fadd_rn(s[4 * i + 3], other.w);
+        const float4 sum = *reinterpret_cast<const float4*>(
+            shared + buffer + (warp % 4 + i / 4 * 4) * 2048 + i % 4 * 512);
+        s[4 * i] = sum.x, s[4 * i + 1] = sum.y, s[4 * i + 2] = sum.z, s[4 * i + 3] = sum.w;
       }
     } else if constexpr (!TileType::kFeeder) {
       __syncthreads();
@@ -485,7 +543,6 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     };
     if constexpr (TileType::kLandingZone) {
       if (merging) {
-        if constexpr (TileType::kSplit == 2) sync();  // all have read the scores there
         __threadfence_block();
         const int row = first_row();
         const float* source = target(row);
@@ -507,7 +564,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     }
     if (folds()) {
       auto* const folded =
-          reinterpret_cast<float2*>(shared + TileType::kFoldOffset) + half * 64 + first_row();
+          reinterpret_cast<float2*>(shared + TileType::kFoldOffset) + part * 64 + first_row();
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const float2 before = unit > 0 ? folded[8 * r] : make_float2(-INFINITY, 0.0f);
@@ -529,6 +586,11 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
 
     const bool finishes = item.emit == Emit::kFinal || (item.emit == Emit::kFoldFinal && last_unit);
     const std::uint64_t policy = policy_evict_last();
+    // A piece of what was folded so far, where it waits in shared memory: every thread's own.
+    const auto state_of = [&](int piece) {
+      return reinterpret_cast<float4*>(shared + TileType::kStateOffset) +
+             piece * TileType::kThreads + thread_again();
+    };
     if (merging) {
       const int row = first_row();
       const int rows = live_rows() - row;  // from the thread's first on
@@ -544,6 +606,8 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
           if constexpr (TileType::kFoldInRegisters) {
             const float* const before = accumulated + 8 * i + 2 * r;
             old = make_float4(before[0], before[1], before[4], before[5]);
+          } else if constexpr (TileType::kFoldInShared) {
+            old = *state_of(r * (kDims / 16) + i);
           } else if constexpr (TileType::kLandingZone) {
             const int piece = r * (kDims / 16) + i;
             copies_wait<kLanded - 1>();
@@ -587,9 +651,10 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
           words[4 * i + here % 4] = pack(__fmul_rn(o[4 * i + 2 * r], result.factor),
                                          __fmul_rn(o[4 * i + 2 * r + 1], result.factor), T{});
         }
-        if (args.lse != nullptr && half == 0 && here % 4 == 0) args.lse[place] = result.lse;
-      } else if (!TileType::kFoldInRegisters || !folds() || last_unit) {
-        if (half == 0 && here % 4 == 0 && (!folds() || last_unit)) {
+        if (args.lse != nullptr && part == 0 && rank == 0 && here % 4 == 0)
+          args.lse[place] = result.lse;
+      } else if (!TileType::kFoldOnChip || !folds() || last_unit) {
+        if (part == 0 && rank == 0 && here % 4 == 0 && (!folds() || last_unit)) {
           const int index = item.partial + (folds() ? 0 : unit * live_rows()) + row + 8 * r;
           args.partial_m[index] = maximum;
           args.partial_l[index] = sum;
@@ -607,8 +672,18 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
 #pragma unroll
         for (int i = 0; i < kDims / 2; ++i) accumulated[i] = o[i];
       }
-    } else if constexpr (TileType::kSplit == 2) {
-      if (merging) sync();  // the exchange buffers hold scores again
+    } else if constexpr (TileType::kFoldInShared) {
+      if (folds() && !last_unit) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          if (!live(r)) continue;
+#pragma unroll
+          for (int i = 0; i < kDims / 16; ++i) {
+            const float* const mine = o + 8 * i + 2 * r;
+            *state_of(r * (kDims / 16) + i) = make_float4(mine[0], mine[1], mine[4], mine[5]);
+          }
+        }
+      }
     }
   }
 }

@@ -34,6 +34,36 @@ bool shares_keys(const Plan& plan, std::int32_t tile) {
   return of(tile) == of(tile - 1) || of(tile) == of(tile + 1);
 }
 
+/// Items of two row tiles of one sequence that follow each other take turns, so that one finds in
+/// the L2 what the other has just read. `work` and `items` list the same items.
+void take_turns(const Plan& plan, std::vector<Item>& items, std::vector<Item>& both) {
+  const std::vector<WorkItem>& work = plan.items;
+  const auto end_of = [&](std::size_t first) {
+    std::size_t end = first;
+    while (end < work.size() && work[end].tile == work[first].tile) ++end;
+    return end;
+  };
+  const auto sequence_of = [&](std::size_t i) {
+    return plan.tiles[static_cast<std::size_t>(work[i].tile)].sequence;
+  };
+  for (std::size_t first = 0; first < work.size();) {
+    const std::size_t second = end_of(first);
+    if (second == work.size()) return;
+    const std::size_t end = end_of(second);
+    if (sequence_of(first) != sequence_of(second) || end - second != second - first) {
+      first = second;
+      continue;
+    }
+    both.clear();
+    for (std::size_t i = 0; i < second - first; ++i) {
+      both.push_back(items[first + i]);
+      both.push_back(items[second + i]);
+    }
+    std::copy(both.begin(), both.end(), items.begin() + static_cast<std::ptrdiff_t>(first));
+    first = end;
+  }
+}
+
 }  // namespace
 
 void flatten(const Plan& plan, std::span<const TableRange> tables, FlatPlan& out) {
@@ -50,6 +80,7 @@ void flatten(const Plan& plan, std::span<const TableRange> tables, FlatPlan& out
   std::int32_t first_key = 0;
   std::int32_t tile_first = 0;
   std::int32_t last_key = 0;
+  bool rereads = false;
   for (std::size_t i = 0; i < plan.items.size(); ++i) {
     const WorkItem& work = plan.items[i];
     if (work.tile != tile_index) {
@@ -63,6 +94,7 @@ void flatten(const Plan& plan, std::span<const TableRange> tables, FlatPlan& out
       shared.table_count = table.count;
       shared.token = static_cast<std::int32_t>(tile.token);
       shared.reread = shares_keys(plan, work.tile) ? 1 : 0;
+      rereads = rereads || shared.reread != 0;
       first_key = narrow(plan.shape.first_key(tile.position));
       tile_first = tile.unit_first;
       last_key = narrow(tile.position + tile.rows);
@@ -88,6 +120,7 @@ void flatten(const Plan& plan, std::span<const TableRange> tables, FlatPlan& out
     }
   }
   CHECK(out.partials <= std::numeric_limits<std::int32_t>::max());
+  if (rereads) take_turns(plan, out.items, out.turns);
   out.reductions.clear();
   for (const attention::Reduction& work : plan.reductions) {
     const RowTile& tile = plan.tiles[static_cast<std::size_t>(work.tile)];

@@ -31,6 +31,7 @@ struct Capacity {
 struct FlatPlan {
   std::vector<Item> items;
   std::vector<Reduction> reductions;
+  std::vector<Item> turns;  // scratch
   int tile_rows = 0;
   int runs = 0;
   bool folds = false;  // some item has several units of which it folds the first ones

@@ -15,7 +15,7 @@
 namespace segue::attention::cuda {
 
 template <class TileType>
-void launch_tile(const DeviceParams& params, int blocks, cudaStream_t stream) {
+void launch_tile(const DeviceParams& params, int items, cudaStream_t stream) {
   constexpr auto kKernel = decode<TileType>;
   static const bool prepared = [] {
     device::cuda_check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -27,9 +27,15 @@ void launch_tile(const DeviceParams& params, int blocks, cudaStream_t stream) {
   CHECK(prepared);
   Arguments args = arguments_of(params, TileType::kKeys);
   typename TileType::Maps maps{};
-  if constexpr (TileType::kNatural) describe_natural(params.kv, args, maps);
-  enqueue(kKernel, dim3(static_cast<unsigned>(blocks)), TileType::kBlockThreads,
-          TileType::kSharedBytes, stream, true, args, maps);
+  if constexpr (TileType::kNatural) {
+    describe_natural(params.kv, TileType::kBlockDims, args, maps);
+  }
+  const BlockFacts block{.threads = TileType::kBlockThreads,
+                         .shared_bytes = TileType::kSharedBytes,
+                         .overlaps = true,
+                         .cluster = TileType::kClusterBlocks};
+  enqueue(kKernel, dim3(static_cast<unsigned>(items * TileType::kClusterBlocks)), block, stream,
+          args, maps);
 }
 
 /// With no more blocks than multiprocessors, two on one of them would leave another idle: the

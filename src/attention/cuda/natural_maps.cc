@@ -39,7 +39,7 @@ std::int32_t whole_groups(std::int64_t bytes, std::int64_t group_bytes) {
 
 }  // namespace
 
-void describe_natural(const kv::View& view, Arguments& args, NaturalMaps& maps) {
+void describe_natural(const kv::View& view, int block_dims, Arguments& args, NaturalMaps& maps) {
   const std::int64_t group_bytes = kGroup * view.token_stride;
   const bool token_major = view.layout == kv::Layout::kTokenMajor;
   const int lines = view.head_dim / 64;
@@ -56,7 +56,7 @@ void describe_natural(const kv::View& view, Arguments& args, NaturalMaps& maps) 
   const cuuint64_t strides[] = {static_cast<cuuint64_t>(view.token_stride),
                                 static_cast<cuuint64_t>(kLineBytes),
                                 static_cast<cuuint64_t>(group_bytes)};
-  const cuuint32_t box[] = {64, kGroup, static_cast<cuuint32_t>(lines),
+  const cuuint32_t box[] = {64, kGroup, static_cast<cuuint32_t>(block_dims / 64),
                             static_cast<cuuint32_t>(args.piece / kGroup)};
   const cuuint32_t steps[] = {1, 1, 1, 1};
   // Promotion of L2 sectors to 256 bytes fetches the lines of neighbouring heads as well: 86 % of

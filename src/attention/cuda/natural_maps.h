@@ -11,7 +11,8 @@ namespace segue::attention::cuda {
 /// Fills the maps and the fields of `args` that say how pages and heads become coordinates. A
 /// layer's tensor is [groups of eight tokens][lines of 64 dims][8 tokens][64 dims]: rows of a page
 /// lie token_stride apart, and pages (and heads, in head-major caches) a multiple of eight rows. A
-/// copy brings `args.piece` tokens of one head. `args.pages` and `args.page_size` are set.
-void describe_natural(const kv::View& view, Arguments& args, NaturalMaps& maps);
+/// copy brings `args.piece` tokens and `block_dims` dims of one head. `args.pages` and
+/// `args.page_size` are set.
+void describe_natural(const kv::View& view, int block_dims, Arguments& args, NaturalMaps& maps);
 
 }  // namespace segue::attention::cuda

@@ -28,14 +28,14 @@ void launch(const DeviceParams& params, const Arguments& args, const ReductionLi
     return dim3(static_cast<unsigned>(list.tile_rows), static_cast<unsigned>(listed),
                 static_cast<unsigned>(slices));
   };
-  const bool overlaps = launches_overlap();
+  const BlockFacts warp{.threads = 32, .overlaps = launches_overlap()};
   if constexpr (kHeadDim >= 128) {
-    if (!narrow) return enqueue(reduce<kHeadDim, T, 32, 4>, grid(4), 32, 0, stream, overlaps, args);
+    if (!narrow) return enqueue(reduce<kHeadDim, T, 32, 4>, grid(4), warp, stream, args);
   }
   if (list.runs <= 32) {
-    enqueue(reduce<kHeadDim, T, 32, 1>, grid(1), 32, 0, stream, overlaps, args);
+    enqueue(reduce<kHeadDim, T, 32, 1>, grid(1), warp, stream, args);
   } else {
-    enqueue(reduce<kHeadDim, T, 128, 1>, grid(1), 32, 0, stream, overlaps, args);
+    enqueue(reduce<kHeadDim, T, 128, 1>, grid(1), warp, stream, args);
   }
 }
 

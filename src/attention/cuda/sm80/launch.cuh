@@ -77,9 +77,10 @@ void launch_attention(const DeviceParams& params, device::Stream& stream) {
   const Ring ring{params.kv.token_stride, params.kv.layout == kv::Layout::kSwizzled8 ? 1 : 0,
                   prepared_slots<TileType>()};
   constexpr auto kKernel = decode<TileType>;
-  enqueue(kKernel, dim3(static_cast<unsigned>(items)), TileType::kThreads,
-          TileType::kRingOffset + ring.slots * TileType::kSlotBytes, queue, launches_overlap(),
-          args, ring);
+  const BlockFacts block{.threads = TileType::kThreads,
+                         .shared_bytes = TileType::kRingOffset + ring.slots * TileType::kSlotBytes,
+                         .overlaps = launches_overlap()};
+  enqueue(kKernel, dim3(static_cast<unsigned>(items)), block, queue, args, ring);
   if (reductions == 0) return;
   const int runs = params.whole_capacity ? capacity.runs : live.runs;
   launch_reductions(params, args, {tile_rows, reductions, runs}, queue);
