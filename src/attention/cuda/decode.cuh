@@ -39,7 +39,8 @@ enum class Variant {
              // gives its registers away, feeds the rings
 };
 
-/// The compile-time facts of one kernel. Natural: pages come through tensor maps.
+/// The compile-time facts of one kernel. Natural: pages come through tensor maps, as those of
+/// natural layouts must.
 template <int HeadDim, class T, Variant kVariant, bool Natural>
 struct Tile {
   using Element = T;
@@ -103,6 +104,7 @@ struct Tile {
   static_assert(HeadDim == 64 || HeadDim == 128 || HeadDim == 256 || HeadDim == 512);
   static_assert(kSplit * kRowGroups <= 2);
   static_assert(kVariant != Variant::kFolding || kFoldInRegisters);
+  static_assert(!kPair || Natural);  // half of the dims of a page are not contiguous
   static_assert(kBlocks * (kSharedBytes + 1024) <= 228 * 1024);
 };
 
@@ -121,8 +123,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   constexpr int kPageMask = TileType::kPageEntries - 1;
   constexpr int kLanded = TileType::kLanded;
   constexpr int kChunk = TileType::kPageEntries / 2;
-  constexpr int kGroupBytes =
-      8 * TileType::kLineBytes;  // eight tokens of the block's dims, contiguous in the tiled layout
+  constexpr int kGroupBytes = 8 * TileType::kLineBytes;  // eight tokens of the block's dims
 
   extern __shared__ __align__(1024) std::byte shared[];
   const std::uint32_t base = shared_address(shared);
@@ -197,16 +198,14 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   // One warp copies a tile of K or V, a lane a piece.
   const auto fetch = [&](bool is_v, int tile, int place) {
     const int copier = lane_again();
-    // Of half a line, eight tokens are contiguous in the tiled layout.
-    const int piece = TileType::kPair && !TileType::kNatural ? 8 : args.piece;
-    const int first = copier * piece;
+    const int first = copier * args.piece;
     const int key = tile * kKeys + first;
     const bool valid =
-        first < kKeys && tile < tile_end && key < item.key_end && key + piece > item.key_begin;
+        first < kKeys && tile < tile_end && key < item.key_end && key + args.piece > item.key_begin;
     const std::uint32_t votes = __ballot_sync(~0u, valid);
     const int slot = is_v ? kKSlots + place : place;
     const std::uint32_t barrier = barriers + 8 * slot;
-    const std::uint32_t bytes = static_cast<std::uint32_t>(piece * TileType::kLineBytes);
+    const std::uint32_t bytes = static_cast<std::uint32_t>(args.piece * TileType::kLineBytes);
     const std::uint64_t policy = item.reread ? policy_evict_normal() : policy_evict_first();
     if (copier == 0 && votes != 0)
       barrier_expect(barrier, static_cast<std::uint32_t>(__popc(votes)) * bytes);
@@ -224,8 +223,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
                     policy);
       } else {
         const std::byte* source = (is_v ? args.v : args.k) + page * args.page_stride +
-                                  item.kv_head * args.head_stride + token * (kHeadDim * 2) +
-                                  rank * kGroupBytes;
+                                  item.kv_head * args.head_stride + token * TileType::kLineBytes;
         bulk_copy(target, source, bytes, barrier, policy);
       }
     }

@@ -28,7 +28,7 @@ void launch_tile(const DeviceParams& params, int items, cudaStream_t stream) {
   Arguments args = arguments_of(params, TileType::kKeys);
   typename TileType::Maps maps{};
   if constexpr (TileType::kNatural) {
-    describe_natural(params.kv, TileType::kBlockDims, args, maps);
+    describe_maps(params.kv, TileType::kBlockDims, args, maps);
   }
   const BlockFacts block{.threads = TileType::kBlockThreads,
                          .shared_bytes = TileType::kSharedBytes,
@@ -39,23 +39,24 @@ void launch_tile(const DeviceParams& params, int items, cudaStream_t stream) {
 }
 
 /// With no more blocks than multiprocessors, two on one of them would leave another idle: the
-/// variant that takes more than half of the shared memory keeps them apart.
+/// variant that takes more than half of the shared memory keeps them apart. Half of the dims of a
+/// page are no contiguous copy in any layout: at head_dim 512 all pages come through maps.
 template <int kHeadDim, class T>
-void launch_decode(const DeviceParams& params, int blocks, cudaStream_t stream) {
-  if (params.kv.layout != kv::Layout::kSwizzled8) {
-    return launch_tile<Tile<kHeadDim, T, Variant::kSpread, true>>(params, blocks, stream);
+void launch_decode(const DeviceParams& params, int items, cudaStream_t stream) {
+  if (kHeadDim > 256 || params.kv.layout != kv::Layout::kSwizzled8) {
+    return launch_tile<Tile<kHeadDim, T, Variant::kSpread, true>>(params, items, stream);
   }
   if constexpr (kHeadDim <= 256) {
-    if (blocks <= params.multiprocessors) {
-      return launch_tile<Tile<kHeadDim, T, Variant::kLone, false>>(params, blocks, stream);
+    if (items <= params.multiprocessors) {
+      return launch_tile<Tile<kHeadDim, T, Variant::kLone, false>>(params, items, stream);
     }
-  }
-  if constexpr (kHeadDim <= 128) {
-    if (params.plan->live().folds) {
-      return launch_tile<Tile<kHeadDim, T, Variant::kFolding, false>>(params, blocks, stream);
+    if constexpr (kHeadDim <= 128) {
+      if (params.plan->live().folds) {
+        return launch_tile<Tile<kHeadDim, T, Variant::kFolding, false>>(params, items, stream);
+      }
     }
+    launch_tile<Tile<kHeadDim, T, Variant::kSpread, false>>(params, items, stream);
   }
-  launch_tile<Tile<kHeadDim, T, Variant::kSpread, false>>(params, blocks, stream);
 }
 
 /// One layer: items, then reductions if there can be any.

@@ -39,9 +39,14 @@ std::int32_t whole_groups(std::int64_t bytes, std::int64_t group_bytes) {
 
 }  // namespace
 
-void describe_natural(const kv::View& view, int block_dims, Arguments& args, NaturalMaps& maps) {
-  const std::int64_t group_bytes = kGroup * view.token_stride;
+void describe_maps(const kv::View& view, int block_dims, Arguments& args, NaturalMaps& maps) {
+  const bool tiled = view.layout == kv::Layout::kSwizzled8;
   const bool token_major = view.layout == kv::Layout::kTokenMajor;
+  // Lines of eight tokens are contiguous in the tiled layout, and swizzled there already.
+  const std::int64_t token_bytes = tiled ? kLineBytes : view.token_stride;
+  const std::int64_t line_bytes = tiled ? kGroup * kLineBytes : kLineBytes;
+  const std::int64_t group_bytes =
+      kGroup * (tiled ? std::int64_t{view.head_dim} * 2 : view.token_stride);
   const int lines = view.head_dim / 64;
   args.page_groups = whole_groups(view.page_stride, group_bytes);
   args.head_lines = token_major ? static_cast<std::int32_t>(view.head_stride / kLineBytes) : 0;
@@ -53,8 +58,8 @@ void describe_natural(const kv::View& view, int block_dims, Arguments& args, Nat
                               view.page_size / kGroup;
   const cuuint64_t sizes[] = {64, kGroup, static_cast<cuuint64_t>(heads_lines),
                               static_cast<cuuint64_t>(groups)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(view.token_stride),
-                                static_cast<cuuint64_t>(kLineBytes),
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(token_bytes),
+                                static_cast<cuuint64_t>(line_bytes),
                                 static_cast<cuuint64_t>(group_bytes)};
   const cuuint32_t box[] = {64, kGroup, static_cast<cuuint32_t>(block_dims / 64),
                             static_cast<cuuint32_t>(args.piece / kGroup)};
@@ -64,7 +69,8 @@ void describe_natural(const kv::View& view, int block_dims, Arguments& args, Nat
   const auto encode = [&](CUtensorMap& map, std::byte* data) {
     const CUresult result =
         encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 4, data, sizes, strides, box, steps,
-                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                  CU_TENSOR_MAP_INTERLEAVE_NONE,
+                  tiled ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
                   CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     CHECK(result == CUDA_SUCCESS);
   };

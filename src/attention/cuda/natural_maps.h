@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor maps over natural cache layouts (token-major and head-major), so that the copy engine puts
-// their pages into shared memory in the order of the tiled layout.
+// Tensor maps over caches, so that the copy engine puts pages of natural layouts (token-major and
+// head-major) into shared memory in the order of the tiled layout, or a part of the dims of a page.
 #pragma once
 
 #include "attention/cuda/arguments.h"
@@ -13,6 +13,6 @@ namespace segue::attention::cuda {
 /// lie token_stride apart, and pages (and heads, in head-major caches) a multiple of eight rows. A
 /// copy brings `args.piece` tokens and `block_dims` dims of one head. `args.pages` and
 /// `args.page_size` are set.
-void describe_natural(const kv::View& view, int block_dims, Arguments& args, NaturalMaps& maps);
+void describe_maps(const kv::View& view, int block_dims, Arguments& args, NaturalMaps& maps);
 
 }  // namespace segue::attention::cuda
