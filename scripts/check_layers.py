@@ -13,7 +13,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PUBLIC = "include/segue"
 BELOW_MODEL = [PUBLIC, "core", "device", "format/gguf", "format/safetensors", "text",
-               "ops/cpu", "kv", "attention"]
+               "ops/cpu", "ops/cuda", "kv", "attention"]
 ALLOWED = {
     PUBLIC: [],
     "core": [PUBLIC],
@@ -22,12 +22,13 @@ ALLOWED = {
     "format/safetensors": [PUBLIC, "core"],
     "text": [PUBLIC, "core", "format/gguf"],
     "ops/cpu": [PUBLIC, "core", "device"],
+    "ops/cuda": [PUBLIC, "core", "device", "ops/cpu", "kv/view.h"],
     "kv": [PUBLIC, "core", "device"],
     "attention": [PUBLIC, "core", "device", "kv/view.h"],
     "attention/cpu": [PUBLIC, "core", "device", "attention", "kv/view.h"],
     "attention/cuda": [PUBLIC, "core", "device", "attention", "kv/view.h"],
     "attention/api": [PUBLIC, "core", "device", "attention", "attention/cuda", "kv"],
-    "model": BELOW_MODEL,
+    "model": [*BELOW_MODEL, "attention/cuda"],
     "speculate": [PUBLIC, "core", "model/lm.h", "model/assistant.h", "kv"],
     "engine": [*BELOW_MODEL, "model", "speculate"],
     "lab": [*BELOW_MODEL, "attention/cpu", "attention/cuda", "model", "speculate", "engine"],
@@ -41,12 +42,13 @@ TESTS_ALSO = {
     "attention": ["kv", "attention/cpu"],
     "attention/cpu": ["kv"],
     "attention/cuda": ["kv"],
+    "ops/cuda": ["kv", "attention/cuda"],
     "speculate": BELOW_MODEL + ["model"],
 }
 HEAVY = {
     "nlohmann/": ["src/core/json.cc"],
     "CLI/": ["src/cli/"],
-    "cuda": ["src/device/", "src/attention/cuda/"],
+    "cuda": ["src/device/", "src/attention/cuda/", "src/ops/cuda/"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
 

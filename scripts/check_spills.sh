@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Compiles the CUDA attention kernels and fails when ptxas reports a spill or a serialised product
+# Compiles the CUDA kernels and fails when ptxas reports a spill or a serialised product
 # in any of them. Needs nvcc, no GPU. Usage: scripts/check_spills.sh [nvcc]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,7 +11,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
 kernels=0
-for source in src/attention/cuda/decode_*.cu src/attention/cuda/sm80/decode_*.cu src/attention/cuda/reduce.cu; do
+for source in src/attention/cuda/decode_*.cu src/attention/cuda/sm80/decode_*.cu src/attention/cuda/reduce.cu src/ops/cuda/*.cu; do
   target=90a
   [[ $source == */decode_* && $source != */sm80/* ]] || target=80
   "$nvcc" -std=c++20 -gencode=arch=compute_$target,code=sm_$target --expt-relaxed-constexpr -DSEGUE_CUDA \

@@ -15,11 +15,27 @@ def gpu_table(document: dict, results: pathlib.Path) -> str:
     if "steps" in document:
         return steps(document["steps"])
     cells = document["cells"]
+    if "outputs" in cells[0]:
+        return products(document)
     if all(c["policy"] == "stock" for c in cells):
         return stock(cells)
     if all(c.get("prefill") for c in cells):
         return prefill(cells, json.loads((results / "cuda-prefill-peer-h200.json").read_text()))
     return sweep(document)
+
+
+def products(document: dict) -> str:
+    """One line per matrix of ops_cuda_bench: time and share of the read ceiling, TFLOP/s where rows are many."""
+    cells = [c for c in document["cells"] if c["width"] == 0]
+    rows = list(dict.fromkeys(c["rows"] for c in cells))
+    table = []
+    for shape in dict.fromkeys(c["shape"] for c in cells):
+        line = [c for c in cells if c["shape"] == shape]
+        table.append([shape, f"{line[0]['inputs']} → {line[0]['outputs']}", f"{line[0]['floor_us']:.1f}", *(
+            f"{c['us']:.1f} ({100 * c['read_share']:.0f} %)" if c["rows"] <= 32 else
+            f"{c['us']:.0f} ({c['tflops']:.0f} TFLOP/s)" for c in line)])
+    return f"Read ceiling {document['read_gbps']:.0f} GB/s, {document['gpu']}, {document['build']['commit']}; µs\n\n" + \
+        markdown(["matrix", "inputs → outputs", "floor", *(f"rows {r}" for r in rows)], table)
 
 
 def sweep(document: dict) -> str:

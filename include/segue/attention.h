@@ -20,7 +20,7 @@
 
 namespace segue {
 
-enum class AttentionDevice : std::uint8_t { kCpu, kCuda };
+using AttentionDevice = Device;
 
 /// Where the element (token t of a page, dim d) of a kv head lies in the page.
 enum class KvLayout : std::uint8_t {

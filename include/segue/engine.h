@@ -22,7 +22,8 @@ struct EngineOptions {
   std::string model;        // path of a GGUF file
   std::string assistant;    // of the model: its folder or GGUF file; empty: none
   std::string draft_model;  // of a small model with the same vocabulary that drafts; empty: none
-  int threads = 0;          // 0: all CPUs this process may use
+  Device device = Device::kCpu;  // of model and draft model; an assistant needs the CPU
+  int threads = 0;               // 0: all CPUs this process may use
   KvType kv = KvType::kBF16;
   int page_size = 0;         // tokens, a multiple of 8; 0: default
   int prefill_chunk = 512;   // prompt rows per step
@@ -70,13 +71,15 @@ class Engine {
   /// All requests, up to max_sequences at once; results in the order of the requests.
   std::vector<Result<Completion>> generate_batch(std::span<const Request> requests);
 
-  /// One line for people: model, device, instruction level, threads, KV type and the path that
+  /// One line for people: model, device, threads, KV type and the path that
   /// verify steps take at the end of the context, the depth said.
   std::string start_line() const;
 
   std::string model_name() const;
   /// As given to create(), with what a 0 of threads, page_size, context and decode_rows came to.
   const EngineOptions& options() const;
+  /// Of the CPU or GPU that the model runs on.
+  std::string device_name() const;
   double load_s() const;
 
   std::vector<std::int32_t> tokenize(std::string_view text, bool parse_special) const;

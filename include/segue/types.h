@@ -8,6 +8,17 @@
 
 namespace segue {
 
+/// Where a model or a layer of attention runs.
+enum class Device : std::uint8_t { kCpu, kCuda };
+
+constexpr std::string_view device_name(Device device) {
+  switch (device) {
+    case Device::kCpu: return "cpu";
+    case Device::kCuda: return "cuda";
+  }
+  return "?";
+}
+
 /// Storage type of the KV cache.
 enum class KvType : std::uint8_t { kF32, kF16, kBF16 };
 

@@ -52,7 +52,7 @@ struct SequenceRows {
   std::int64_t kv_len() const { return depth + rows; }
 };
 
-enum class DeviceKind : std::uint8_t { kCpu, kCuda };
+using DeviceKind = Device;
 /// Kernels written for one kind of GPU; gpu.h says which GPU has which.
 enum class GpuFamily : std::uint8_t { kNone, kSm80, kSm90 };
 

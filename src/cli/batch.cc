@@ -292,7 +292,7 @@ Status batch_command(int argc, const char* const* argv) {
   }
   core::Json document = core::Json::object();
   core::Json settings = all_settings((*engine)->options(), defaults.request());
-  settings.set("parallel", options.max_sequences);
+  settings.set("parallel", options.max_sequences).set("device_name", (*engine)->device_name());
   document.set("completions", std::move(all))
       .set("settings", std::move(settings))
       .set("machine", core::machine_json())

@@ -17,6 +17,7 @@ Status eval_command(int argc, const char* const* argv) {
   std::string model;
   std::string text_file;
   std::string reference;
+  std::string device = "cpu";
   std::string kv = "bf16";
   std::string json;
   bool against_float = false;
@@ -32,6 +33,7 @@ Status eval_command(int argc, const char* const* argv) {
       .path("--reference", reference, "recorded tokens and distributions of another engine (JSON)")
       .flag("--against-float", against_float,
             "compare with the same file in f32 (needs 4 bytes per weight)")
+      .choice("--device", device, {"cpu", "cuda"}, "where the model runs")
       .choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
       .integer("--threads", threads, ranges::kThreads, "threads; 0: all CPUs of this process")
       .path("--json", json, "write the figures to this file (-: standard output)")
@@ -69,6 +71,7 @@ Status eval_command(int argc, const char* const* argv) {
   options.source = text_file.empty() ? reference : text_file;
   options.recorded = reference.empty() ? nullptr : &*recorded;
   options.against_float = against_float;
+  options.device = parse_device(device);
   options.kv = parse_kv(kv).value();
   options.threads = threads;
   options.load_progress = progress_bar("loading", quiet);

@@ -15,6 +15,7 @@ void EngineFlags::declare(Args& args) {
   args.path("--assistant", engine.assistant, "the model's assistant: a folder or a GGUF file")
       .path("--draft-model", engine.draft_model,
             "a small model with the same vocabulary that drafts")
+      .choice("--device", device, {"cpu", "cuda"}, "where the model runs")
       .integer("--threads", engine.threads, ranges::kThreads,
                "threads; 0: all CPUs of this process")
       .choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
@@ -57,6 +58,7 @@ Status EngineFlags::check_files(const NamedPath& input) const {
 EngineOptions EngineFlags::options() const {
   EngineOptions options = engine;
   options.model = model.model;
+  options.device = parse_device(device);
   options.kv = parse_kv(kv).value();
   options.cancel = &interrupted();
   options.load_progress = progress_bar("loading", quiet);
@@ -144,6 +146,7 @@ core::Json engine_settings(const EngineOptions& used) {
   return json.set("model", model_label(used.model))
       .set("assistant", file_name(used.assistant))
       .set("draft_model", file_name(used.draft_model))
+      .set("device", device_name(used.device))
       .set("threads", used.threads)
       .set("kv", kv_type_name(used.kv))
       .set("page_size", used.page_size)
@@ -229,6 +232,10 @@ Result<KvType> parse_kv(std::string_view name) {
   }
   return Error{ErrorCode::kUsage,
                fmt::format("kv '{}' is not allowed; allowed: f32, f16, bf16", name)};
+}
+
+Device parse_device(std::string_view name) {
+  return name == device_name(Device::kCuda) ? Device::kCuda : Device::kCpu;
 }
 
 core::Json completion_json(const Completion& completion, double load_s, bool with_hash) {

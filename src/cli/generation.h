@@ -20,7 +20,8 @@ namespace segue::cli {
 /// Flags that become EngineOptions, with --json, --quiet and --trace.
 struct EngineFlags {
   ModelFlag model;
-  EngineOptions engine;  // filled by the flags, all but model and kv
+  EngineOptions engine;  // filled by the flags, all but model, device and kv
+  std::string device = "cpu";
   std::string kv = "bf16";
   std::string json;
   std::string trace;
@@ -81,6 +82,8 @@ std::string lost_bytes_warning(std::int64_t lost_bytes);
 
 Result<SpecMode> parse_spec(std::string_view name);
 Result<KvType> parse_kv(std::string_view name);
+/// "cpu" or "cuda".
+Device parse_device(std::string_view name);
 
 /// `settings` of an engine: what it used, with what a 0 of the flags stood for.
 core::Json engine_settings(const EngineOptions& used);

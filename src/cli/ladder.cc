@@ -21,6 +21,7 @@ Status ladder_command(int argc, const char* const* argv) {
   std::vector<std::string> policies{"segue", "stock"};
   std::string prompt_file;
   std::string fill = "synthetic";
+  std::string device = "cpu";
   std::string kv = "bf16";
   std::string json;
   bool quiet = false;
@@ -50,6 +51,7 @@ Status ladder_command(int argc, const char* const* argv) {
       .reals("--synthetic-acceptance", options.synthetic_acceptance, {0, 1},
              "probability that draft position 1, 2, .. is right; an oracle drafts the target's own "
              "tokens")
+      .choice("--device", device, {"cpu", "cuda"}, "where the model runs")
       .choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
       .integer("--page-size", options.page_size, ranges::kPageSize,
                "tokens of a KV page; 0: the default")
@@ -66,6 +68,7 @@ Status ladder_command(int argc, const char* const* argv) {
     return Error{ErrorCode::kUsage, "--fill and --prompt-file exclude each other"};
   }
   options.depths = depths;
+  options.device = parse_device(device);
   options.kv = parse_kv(kv).value();
   for (const std::string& text : specs) {
     const Result<lab::LadderSpec> spec = lab::parse_ladder_spec(text);
@@ -113,6 +116,7 @@ Status ladder_command(int argc, const char* const* argv) {
       .set("tokens", options.tokens)
       .set("prompt_file", prompt_file)
       .set("synthetic_acceptance", options.synthetic_acceptance)
+      .set("device", device)
       .set("kv", kv)
       .set("page_size", options.page_size)
       .set("prefill_chunk", options.prefill_chunk)

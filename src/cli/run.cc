@@ -82,8 +82,10 @@ void print_end(const RunFlags& flags, const Completion& completion) {
 
 /// What `json` says of completions, with what made them.
 Status write_document(const RunFlags& flags, const Engine& engine, core::Json json) {
+  core::Json settings = all_settings(engine.options(), flags.request.request());
+  settings.set("device_name", engine.device_name());
   json.set("model", engine.model_name())
-      .set("settings", all_settings(engine.options(), flags.request.request()))
+      .set("settings", std::move(settings))
       .set("machine", core::machine_json())
       .set("build", core::build_json());
   return write_json(flags.engine.json, json);

@@ -41,6 +41,9 @@ Result<GpuFacts> gpu_facts(int index = 0);
 /// The GPU that calls of this thread go to.
 Result<GpuFacts> current_gpu_facts();
 
+/// Memory of the current GPU that nobody has taken.
+Result<std::int64_t> gpu_free_bytes();
+
 /// A queue of device work. Owns it unless borrowed; movable.
 class Stream {
  public:
@@ -54,7 +57,7 @@ class Stream {
   /// Somebody else's stream, which outlives this; null is the default stream.
   static Stream borrowed(void* handle) { return Stream(handle); }
 
-  void synchronize();
+  void synchronize() const;
   /// Is its work being recorded into a graph?
   bool capturing() const;
   void* handle() const { return handle_; }  // a cudaStream_t
@@ -123,6 +126,7 @@ class PinnedBuffer {
 /// call returns.
 void copy_to_device(void* device, const void* host, std::size_t bytes, const Stream& stream);
 void copy_to_host(void* host, const void* device, std::size_t bytes, const Stream& stream);
+void copy_on_device(void* to, const void* from, std::size_t bytes, const Stream& stream);
 void fill_bytes(void* device, int value, std::size_t bytes, const Stream& stream);
 
 /// A recorded sequence of launches that replays with one call.

@@ -14,10 +14,12 @@ Result<GpuFacts> gpu_facts(int /*index*/) {
 
 Result<GpuFacts> current_gpu_facts() { return gpu_facts(); }
 
+Result<std::int64_t> gpu_free_bytes() { return gpu_facts().error(); }
+
 Stream::Stream() { CHECK(false); }
 Stream::~Stream() = default;
 Stream& Stream::operator=(Stream&& /*other*/) noexcept { CHECK(false); }
-void Stream::synchronize() { CHECK(false); }
+void Stream::synchronize() const { CHECK(false); }
 bool Stream::capturing() const { CHECK(false); }
 
 Event::Event() { CHECK(false); }
@@ -28,7 +30,11 @@ double Event::us_since(const Event& /*start*/) const { CHECK(false); }
 
 Buffer::Buffer(std::size_t /*bytes*/) { CHECK(false); }
 Buffer::~Buffer() = default;
-Buffer& Buffer::operator=(Buffer&& /*other*/) noexcept { CHECK(false); }
+Buffer& Buffer::operator=(Buffer&& other) noexcept {  // of empty ones
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
 
 PinnedBuffer::PinnedBuffer(std::size_t /*bytes*/) { CHECK(false); }
 PinnedBuffer::~PinnedBuffer() = default;
@@ -40,6 +46,10 @@ void copy_to_device(void* /*device*/, const void* /*host*/, std::size_t /*bytes*
 }
 void copy_to_host(void* /*host*/, const void* /*device*/, std::size_t /*bytes*/,
                   const Stream& /*stream*/) {
+  CHECK(false);
+}
+void copy_on_device(void* /*to*/, const void* /*from*/, std::size_t /*bytes*/,
+                    const Stream& /*stream*/) {
   CHECK(false);
 }
 void fill_bytes(void* /*device*/, int /*value*/, std::size_t /*bytes*/, const Stream& /*stream*/) {

@@ -121,8 +121,10 @@ Result<engine::Sequence> Engine::Impl::prepare(const Request& request) const {
 std::int64_t Engine::Impl::reuse_warm(engine::Sequence& sequence) {
   if (warm == nullptr) return 0;
   const std::unique_ptr<engine::Sequence> old = std::move(warm);
-  const std::int64_t cached =
+  std::int64_t cached =
       std::min<std::int64_t>(loop->cached(*old), static_cast<std::int64_t>(old->tokens.size()));
+  // What was generated would get other bits as part of a prompt.
+  if (runtime->model->place().prompts_differ()) cached = std::min(cached, old->prompt_tokens);
   const auto [mismatch, unused] = std::mismatch(old->tokens.begin(), old->tokens.begin() + cached,
                                                 sequence.tokens.begin(), sequence.tokens.end());
   // At least one prompt row has to be computed for its logits.
@@ -224,6 +226,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   engine::RuntimeOptions load{.model = options.model,
                               .assistant = options.assistant,
                               .draft_model = options.draft_model,
+                              .device = options.device,
                               .threads = options.threads,
                               .progress = options.load_progress};
   if (options.cancel != nullptr)
@@ -286,15 +289,14 @@ std::vector<Result<Completion>> Engine::generate_batch(std::span<const Request> 
 std::string Engine::start_line() const {
   const model::LanguageModel& model = *impl_->runtime->model;
   const EngineOptions& options = impl_->options;
-  std::string line = fmt::format(
-      "{} ({}) on {}, {}, {} threads, KV {}", model.config().name, model.config().architecture,
-      model.device().name, core::isa_name(model.isa()), options.threads, kv_type_name(options.kv));
+  std::string line = fmt::format("{} ({}) on {}, {} threads, KV {}", model.config().name,
+                                 model.config().architecture, model.place().text(), options.threads,
+                                 kv_type_name(options.kv));
   line += fmt::format("; verify steps of {} rows at depth {}, the largest:",
                       engine::verify_rows(options), engine::verify_depth(options, options.context));
   for (std::size_t kind = 0; kind < model.config().kinds.size(); ++kind) {
     const attention::Plan plan =
-        engine::verify_plan(options, model.config(), options.threads, static_cast<int>(kind))
-            .value();
+        engine::verify_plan(options, model.config(), model.place(), static_cast<int>(kind)).value();
     line += fmt::format("{} {} layers {}, {} path", kind == 0 ? "" : ",",
                         model.config().kinds[kind].name, plan.kernel->name,
                         attention::path_name(plan.verdict.path));
@@ -307,6 +309,7 @@ std::string Engine::start_line() const {
 
 std::string Engine::model_name() const { return impl_->runtime->model->config().name; }
 const EngineOptions& Engine::options() const { return impl_->options; }
+std::string Engine::device_name() const { return impl_->runtime->model->place().name(); }
 double Engine::load_s() const { return impl_->runtime->load_s; }
 
 std::vector<std::int32_t> Engine::tokenize(std::string_view text, bool parse_special) const {

@@ -44,11 +44,26 @@ Status check_drafter(SpecMode mode, bool assistant, bool draft_model) {
   return {};
 }
 
+Result<model::Place> check_place(Device device, int threads, KvType kv,
+                                 const attention::Kernel* kernel) {
+  Result<model::Place> place = model::find_place(device, threads);
+  if (!place.ok()) return place;
+  if (Status status = model::check_place(*place, kv, kernel); !status.ok()) return status.error();
+  return place;
+}
+
 Result<model::Config> check_models(const std::string& model, const std::string& assistant,
-                                   const std::string& draft_model) {
+                                   const std::string& draft_model, const model::Place& place) {
   Result<model::Config> config = read_model_config(model);
   if (!config.ok()) return config;
+  if (Status status = model::check_place(place, *config); !status.ok()) return status.error();
   if (!assistant.empty()) {
+    if (place.device != Device::kCpu) {
+      return Error{ErrorCode::kUnsupported,
+                   fmt::format("assistant '{}': with --device {} no assistant runs yet, with "
+                               "--device cpu it does",
+                               assistant, device_name(place.device))};
+    }
     const Result<model::AssistantConfig> drafts = model::read_assistant_config(assistant);
     if (!drafts.ok()) return drafts.error();
     if (const Result<std::vector<int>> kinds = model::fit(*drafts, *config); !kinds.ok())
@@ -57,6 +72,7 @@ Result<model::Config> check_models(const std::string& model, const std::string& 
   if (!draft_model.empty()) {
     const Result<model::Config> drafts = read_model_config(draft_model);
     if (!drafts.ok()) return drafts.error();
+    if (Status status = model::check_place(place, *drafts); !status.ok()) return status.error();
     if (drafts->vocab != config->vocab) {
       return Error{ErrorCode::kUnsupported,
                    fmt::format("draft model '{}' has {} rows of embeddings, model '{}' has {}; "
@@ -76,11 +92,11 @@ std::int64_t verify_depth(const EngineOptions& options, std::int64_t context) {
 }
 
 Result<attention::Plan> verify_plan(const EngineOptions& options, const model::Config& config,
-                                    int threads, int kind) {
+                                    const model::Place& place, int kind) {
   const std::int64_t context = options.context > 0 ? options.context : config.context;
   const attention::SequenceRows rows{verify_depth(options, context), verify_rows(options), false};
   attention::PlanInput input;
-  input.shape = model::attention_shape(config, kind, options.kv, page_size_of(options));
+  input.shape = model::attention_shape(place, config, kind, options.kv, page_size_of(options));
   input.sequences = std::span(&rows, 1);
   const Result<attention::Policy> policy = attention::parse_policy(options.policy);
   if (!policy.ok()) return policy.error();
@@ -92,8 +108,8 @@ Result<attention::Plan> verify_plan(const EngineOptions& options, const model::C
     input.kernel = *kernel;
   }
   attention::Plan plan;
-  if (Status status = attention::plan(input, model::cpu_device(threads), plan); !status.ok())
-    return status.error();
+  const attention::DeviceFacts facts = model::device_facts(place, input.shape, input.kernel);
+  if (Status status = attention::plan(input, facts, plan); !status.ok()) return status.error();
   return plan;
 }
 
@@ -138,12 +154,17 @@ Result<Limits> Engine::limits(const EngineOptions& options) {
   if (!threads.ok()) return threads.error();
   if (const auto policy = attention::parse_policy(options.policy); !policy.ok())
     return policy.error();
+  const attention::Kernel* forced = nullptr;
   if (!options.kernel.empty()) {
-    if (const auto kernel = attention::find_kernel(options.kernel); !kernel.ok())
-      return kernel.error();
+    const auto kernel = attention::find_kernel(options.kernel);
+    if (!kernel.ok()) return kernel.error();
+    forced = *kernel;
   }
+  const Result<model::Place> place =
+      engine::check_place(options.device, *threads, options.kv, forced);
+  if (!place.ok()) return place.error();
   const Result<model::Config> config =
-      engine::check_models(options.model, options.assistant, options.draft_model);
+      engine::check_models(options.model, options.assistant, options.draft_model, *place);
   if (!config.ok()) return config.error();
   if (options.context > config->context) {
     return usage(
@@ -151,7 +172,7 @@ Result<Limits> Engine::limits(const EngineOptions& options) {
                     options.context, config->context));
   }
   for (int kind = 0; kind < static_cast<int>(config->kinds.size()); ++kind) {
-    if (const auto plan = engine::verify_plan(options, *config, *threads, kind); !plan.ok())
+    if (const auto plan = engine::verify_plan(options, *config, *place, kind); !plan.ok())
       return plan.error();
   }
   return Limits{.vocab = config->vocab,

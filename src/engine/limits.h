@@ -9,6 +9,7 @@
 
 #include "attention/plan.h"
 #include "model/config.h"
+#include "model/place.h"
 #include "segue/engine.h"
 #include "segue/error.h"
 
@@ -19,10 +20,14 @@ inline constexpr int kMaxK = 8;  // largest k of a request
 /// kUsage for sizes that no cache or step can have.
 Status check_sizes(int page_size, int prefill_chunk);
 
+/// Where models run; `kernel`: forced, or null. As model::find_place and model::check_place.
+Result<model::Place> check_place(Device device, int threads, KvType kv,
+                                 const attention::Kernel* kernel = nullptr);
+
 /// The config of `model`, and whether assistant and draft model (empty: none) belong to it. Reads
-/// no weights. kUnsupported for models that do not fit together.
+/// no weights. kUnsupported for models that do not fit together or do not run at `place`.
 Result<model::Config> check_models(const std::string& model, const std::string& assistant,
-                                   const std::string& draft_model);
+                                   const std::string& draft_model, const model::Place& place = {});
 
 /// kUsage when the mode needs a model that there is not.
 Status check_drafter(SpecMode mode, bool assistant, bool draft_model);
@@ -30,7 +35,7 @@ Status check_drafter(SpecMode mode, bool assistant, bool draft_model);
 /// What the planner says of a verify step at the end of the context, in the layers of this kind.
 /// kUsage when a kernel was forced that cannot run them.
 Result<attention::Plan> verify_plan(const EngineOptions& options, const model::Config& config,
-                                    int threads, int kind);
+                                    const model::Place& place, int kind);
 /// Its rows and its depth.
 int verify_rows(const EngineOptions& options);
 std::int64_t verify_depth(const EngineOptions& options, std::int64_t context);

@@ -22,7 +22,7 @@ namespace segue::engine {
 namespace {
 
 constexpr double kMemoryShare =
-    0.9;  // of the machine's memory that weights and cache together may reserve
+    0.9;  // of the device's memory that weights and cache together may reserve
 // Verify rows whose logits have their memory from the start; a first step that pays for it looks
 // several times as expensive as it is.
 constexpr std::int64_t kReservedRows = 64;
@@ -38,7 +38,7 @@ Result<std::unique_ptr<Loop>> Loop::create(Runtime& runtime, const LoopOptions& 
   if (Status status = check_sizes(options.page_size, options.prefill_chunk); !status.ok())
     return status.error();
   const model::LanguageModel& model = *runtime.model;
-  const std::int64_t memory = core::cpu_facts().memory_bytes;
+  const std::int64_t memory = model.place().memory_bytes();
   kv::Demand demand;
   demand.sequences = options.max_sequences;
   demand.tokens = options.context + speculate::kMaxDraft;
@@ -157,14 +157,25 @@ void Loop::build_prefill(Block& block) {
   block.logits = end == sequence.prompt_tokens ? 1 : 0;
 }
 
+Status Loop::reserve(std::span<Block> blocks) {
+  try {
+    for (const Block& block : blocks) {
+      if (Status status = cache_.reserve(block.sequence->cache_id,
+                                         static_cast<std::int64_t>(block.rows.size()));
+          !status.ok()) {
+        return status;
+      }
+    }
+  } catch (const device::DeviceError& error) {  // a shared page was to be copied on a GPU
+    return Error{ErrorCode::kDevice, error.what()};
+  }
+  return {};
+}
+
 Result<model::StepOutput> Loop::run_target(std::span<Block> blocks, attention::Policy policy) {
+  if (Status status = reserve(blocks); !status.ok()) return status.error();
   inputs_.clear();
   for (const Block& block : blocks) {
-    if (Status status =
-            cache_.reserve(block.sequence->cache_id, static_cast<std::int64_t>(block.rows.size()));
-        !status.ok()) {
-      return status.error();
-    }
     inputs_.push_back(
         {block.sequence->cache_id, block.depth, block.rows, block.prefill, block.logits});
   }

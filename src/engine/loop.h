@@ -115,6 +115,7 @@ class Loop {
   double run_drafters(std::span<Ask> asks);
   static void take_draft(const Ask& ask, int tokens);
   void prepare_drafters(const Block& block);
+  Status reserve(std::span<Block> blocks);
   Result<model::StepOutput> run_target(std::span<Block> blocks, attention::Policy policy);
   Result<int> take(Block& block, const float* logits, const float* hidden,
                    speculate::Controller& controller, SequenceStep& record);

@@ -63,6 +63,7 @@ Result<std::unique_ptr<Runtime>> Runtime::load(const RuntimeOptions& options) {
     return Error{ErrorCode::kDevice, problem.what()};
   }
   model::LoadOptions load_options;
+  load_options.device = options.device;
   load_options.progress = options.progress;
   load_options.cancelled = options.cancelled;
   load_options.dequantise = options.dequantise;
@@ -73,7 +74,7 @@ Result<std::unique_ptr<Runtime>> Runtime::load(const RuntimeOptions& options) {
   if (!options.assistant.empty()) {
     Result<std::unique_ptr<model::Assistant>> assistant =
         model::Assistant::load(options.assistant, *runtime->model, *runtime->pool,
-                               {runtime->model->isa(), options.dequantise, options.cancelled});
+                               {load_options.isa, options.dequantise, options.cancelled});
     if (!assistant.ok()) return assistant.error();
     runtime->assistant = std::move(assistant).value();
   }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "device/device.h"
 #include "kv/view.h"
 #include "segue/error.h"
 
@@ -28,8 +29,9 @@ struct PoolSpec {
   int window = 0;  // a row at position p sees keys p - window + 1 .. p; 0: all keys
   KvType type = KvType::kBF16;
   Layout layout = Layout::kTiled16;
-  int page_size = kDefaultPageSize;  // tokens, a multiple of 8
-  int pages = 0;                     // filled by size_pools() or by the caller
+  int page_size = kDefaultPageSize;        // tokens, a multiple of 8
+  const device::Stream* stream = nullptr;  // of the GPU whose memory it is; null: host memory
+  int pages = 0;                           // filled by size_pools() or by the caller
 };
 
 /// What the pools must hold at once.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// mmap, madvise and the strides of the three layouts.
+// mmap, madvise, GPU memory, and the strides of the layouts.
 #include "kv/storage.h"
 
 #include <sys/mman.h>
@@ -48,15 +48,24 @@ Result<Storage> Storage::create(const PoolSpec& spec) {
   std::int64_t v_distance = 0;
   storage.first_layer_ = layout_view(spec, v_distance);
   storage.layers_ = spec.layers;
+  storage.stream_ = spec.stream;
   const std::int64_t bytes = pool_bytes(spec);
   if (bytes == 0) return storage;
-  const std::int64_t slack = bytes >= kHugePage ? kHugePage : 0;
   if (bytes > std::numeric_limits<std::int64_t>::max() - kHugePage) {
     return Error{ErrorCode::kNoMemory,
                  fmt::format("KV pool '{}' of {} pages is larger than an address space", spec.name,
                              spec.pages)};
   }
   storage.layer_stride_ = storage.first_layer_.page_stride * spec.pages;
+  const Status status =
+      spec.stream == nullptr ? storage.map_host(spec, bytes) : storage.take_gpu(spec, bytes);
+  if (!status.ok()) return status.error();
+  storage.first_layer_.v = storage.first_layer_.k + v_distance;
+  return storage;
+}
+
+Status Storage::map_host(const PoolSpec& spec, std::int64_t bytes) {
+  const std::int64_t slack = bytes >= kHugePage ? kHugePage : 0;
   const auto mapping_bytes = static_cast<std::size_t>(bytes + slack);
   void* mapping = mmap(nullptr, mapping_bytes, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -65,8 +74,8 @@ Result<Storage> Storage::create(const PoolSpec& spec) {
                  fmt::format("KV pool '{}': the system refused {} ({})", spec.name,
                              bytes_text(bytes), std::strerror(errno))};
   }
-  storage.mapping_ = mapping;
-  storage.mapping_bytes_ = mapping_bytes;
+  mapping_ = mapping;
+  mapping_bytes_ = mapping_bytes;
   std::byte* base = static_cast<std::byte*>(mapping);
   if (slack > 0) {
     const auto misaligned =
@@ -74,9 +83,22 @@ Result<Storage> Storage::create(const PoolSpec& spec) {
     if (misaligned != 0) base += kHugePage - misaligned;
     madvise(base, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);  // a wish: small pages work too
   }
-  storage.first_layer_.k = base;
-  storage.first_layer_.v = base + v_distance;
-  return storage;
+  first_layer_.k = base;
+  return {};
+}
+
+Status Storage::take_gpu(const PoolSpec& spec, std::int64_t bytes) {
+  try {
+    buffer_ = device::Buffer(static_cast<std::size_t>(bytes));
+  } catch (const device::DeviceError& error) {
+    const Result<std::int64_t> free = device::gpu_free_bytes();
+    return Error{ErrorCode::kNoMemory,
+                 fmt::format("KV pool '{}': the GPU refused {}, {} are free ({})", spec.name,
+                             bytes_text(bytes), free.ok() ? bytes_text(*free) : "an unknown number",
+                             error.what())};
+  }
+  first_layer_.k = buffer_.as<>();
+  return {};
 }
 
 Storage::Storage(Storage&& other) noexcept { *this = std::move(other); }
@@ -87,6 +109,8 @@ Storage& Storage::operator=(Storage&& other) noexcept {
   std::swap(layers_, other.layers_);
   std::swap(mapping_, other.mapping_);
   std::swap(mapping_bytes_, other.mapping_bytes_);
+  std::swap(buffer_, other.buffer_);
+  std::swap(stream_, other.stream_);
   return *this;
 }
 
@@ -106,17 +130,28 @@ View Storage::view(int layer) const {
 void Storage::copy_page(std::int32_t from, std::int32_t to) const {
   for (int layer = 0; layer < layers_; ++layer) {
     const View pages = view(layer);
-    std::memcpy(pages.k + to * pages.page_stride, pages.k + from * pages.page_stride,
-                static_cast<std::size_t>(pages.page_stride));
+    std::byte* const target = pages.k + to * pages.page_stride;
+    const std::byte* const source = pages.k + from * pages.page_stride;
+    const auto bytes = static_cast<std::size_t>(pages.page_stride);
+    if (stream_ == nullptr) {
+      std::memcpy(target, source, bytes);
+    } else {
+      device::copy_on_device(target, source, bytes, *stream_);
+    }
   }
 }
 
 void Storage::poison_page(std::int32_t page) const {
+  constexpr int kAllBits = 0xff;  // a NaN in every floating-point type
   for (int layer = 0; layer < layers_; ++layer) {
     const View pages = view(layer);
-    // All bits set is a NaN in every floating-point type.
-    std::memset(pages.k + page * pages.page_stride, 0xff,
-                static_cast<std::size_t>(pages.page_stride));
+    std::byte* const target = pages.k + page * pages.page_stride;
+    const auto bytes = static_cast<std::size_t>(pages.page_stride);
+    if (stream_ == nullptr) {
+      std::memset(target, kAllBits, bytes);
+    } else {
+      device::fill_bytes(target, kAllBits, bytes, *stream_);
+    }
   }
 }
 

@@ -271,6 +271,7 @@ Result<core::Json> compare(engine::Runtime& runtime, engine::Runtime* exact_runt
     return Error{ErrorCode::kInvalidFile,
                  "the logits are not finite: the weights of the file are damaged"};
   }
+  json.set("device_name", runtime.model->place().name());
   json.set("mean_logprob", mean).set("perplexity", std::exp(-mean));
   if (recorded) json.set("recorded", to_recorded.json());
   if (reference) json.set("float_reference", to_float.json());
@@ -281,9 +282,12 @@ Result<core::Json> compare(engine::Runtime& runtime, engine::Runtime* exact_runt
 }  // namespace
 
 Result<Evaluation> evaluate(const std::string& path, const EvaluateOptions& options) {
+  const Result<model::Place> place =
+      engine::check_place(options.device, options.threads, options.kv);
+  if (!place.ok()) return place.error();
   Result<std::vector<std::int32_t>> tokens = std::vector<std::int32_t>();
   if (options.recorded != nullptr) {
-    const Result<model::Config> config = engine::check_models(path, {}, {});
+    const Result<model::Config> config = engine::check_models(path, {}, {}, *place);
     if (!config.ok()) return config.error();
     tokens = recorded_tokens(*options.recorded, options.source, *config);
     if (!tokens.ok()) return tokens.error();
@@ -295,6 +299,7 @@ Result<Evaluation> evaluate(const std::string& path, const EvaluateOptions& opti
     }
   }
   engine::RuntimeOptions load{.model = path,
+                              .device = options.device,
                               .threads = options.threads,
                               .progress = options.load_progress,
                               .cancelled = options.cancelled};
@@ -319,6 +324,7 @@ Result<Evaluation> evaluate(const std::string& path, const EvaluateOptions& opti
     figures->set("lost_bytes", (*runtime)->tokenizer->lost_bytes(options.text, false));
   Evaluation result{std::move(figures).value(), {}};
   result.used.model = path;
+  result.used.device = options.device;
   result.used.threads = (*runtime)->pool->threads();
   result.used.kv = options.kv;
   result.used.page_size = kv::kDefaultPageSize;

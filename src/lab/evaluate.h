@@ -17,8 +17,9 @@ struct EvaluateOptions {
   std::string text;    // or the tokens of `recorded`
   std::string source;  // what messages call either
   const core::Json* recorded =
-      nullptr;                 // tests/golden/logits: tokens, top_ids, top_logprobs per position
-  bool against_float = false;  // compare with the same file in f32 (4 bytes per weight)
+      nullptr;                   // tests/golden/logits: tokens, top_ids, top_logprobs per position
+  bool against_float = false;    // compare with the same file in f32 (4 bytes per weight)
+  Device device = Device::kCpu;  // the float reference needs the CPU
   KvType kv = KvType::kBF16;
   int threads = 0;  // 0: all CPUs of this process
   std::function<void(double fraction)> load_progress;
@@ -27,9 +28,9 @@ struct EvaluateOptions {
 };
 
 struct Evaluation {
-  /// {positions, total_positions, perplexity, mean_logprob, recorded: {top1_agreement, mean_kl,
-  /// max_kl}, float_reference: {the same}, lost_bytes (of a text), interrupted}. Position i
-  /// predicts token i + 1; KL is that of the reference from this model, over the recorded tokens
+  /// {device_name, positions, total_positions, perplexity, mean_logprob, recorded: {top1_agreement,
+  /// mean_kl, max_kl}, float_reference: {the same}, lost_bytes (of a text), interrupted}. Position
+  /// i predicts token i + 1; KL is that of the reference from this model, over the recorded tokens
   /// and one bucket for the rest, or over the whole vocabulary for the float reference.
   core::Json figures;
   EngineOptions used;  // what an engine would have been given to compute the same

@@ -5,10 +5,6 @@
 
 namespace segue::lab {
 
-std::string_view device_name(attention::DeviceKind kind) {
-  return kind == attention::DeviceKind::kCpu ? "cpu" : "cuda";
-}
-
 Result<const attention::Kernel*> forced_kernel(const std::string& name,
                                                attention::DeviceKind device) {
   if (name.empty()) return nullptr;

@@ -9,8 +9,6 @@
 
 namespace segue::lab {
 
-std::string_view device_name(attention::DeviceKind kind);
-
 /// Null for an empty name. kUsage for an unknown one and for another device's.
 Result<const attention::Kernel*> forced_kernel(const std::string& name,
                                                attention::DeviceKind device);

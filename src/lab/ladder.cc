@@ -60,8 +60,11 @@ std::int64_t round_room(int tokens) { return 2 * std::int64_t{tokens} + 4 * kMax
 
 /// What is refused before the model is loaded.
 Status check(const std::string& path, const LadderOptions& options) {
+  const Result<model::Place> place =
+      engine::check_place(options.device, options.threads, options.kv);
+  if (!place.ok()) return place.error();
   const Result<model::Config> config =
-      engine::check_models(path, options.assistant, options.draft_model);
+      engine::check_models(path, options.assistant, options.draft_model, *place);
   if (!config.ok()) return config.error();
   for (const LadderSpec& spec : options.specs) {
     if (Status status = engine::check_drafter(spec.mode, !options.assistant.empty(),
@@ -306,6 +309,7 @@ Result<core::Json> Ladder::run() {
   if (options_.progress) options_.progress(1.0);
   core::Json json = core::Json::object();
   return json.set("rows", std::move(rows))
+      .set("device_name", runtime_.model->place().name())
       .set("threads", runtime_.pool->threads())
       .set("interrupted", !status.ok());
 }
@@ -338,6 +342,7 @@ Result<core::Json> run_ladder(const std::string& path, LadderOptions options) {
       engine::Runtime::load({.model = path,
                              .assistant = options.assistant,
                              .draft_model = options.draft_model,
+                             .device = options.device,
                              .threads = options.threads,
                              .progress = options.load_progress,
                              .cancelled = options.cancelled});

@@ -98,7 +98,7 @@ Status Assistant::Impl::plan(const kv::Cache& cache, std::span<const AssistantSe
   input.shape = {config.text.q_heads, facts.kv_heads, facts.head_dim, facts.window,
                  spec.type,           spec.layout,    spec.page_size};
   input.sequences = row_of;
-  attention::DeviceFacts device = target.device();
+  attention::DeviceFacts device = device_facts(target.place(), input.shape, nullptr);
   if (workgroups > 0) device.workgroups = workgroups;
   if (Status status = attention::plan(input, device, state.plan); !status.ok()) return status;
   grow(partial_m, state.plan.partials);

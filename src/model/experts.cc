@@ -11,10 +11,10 @@
 namespace segue::model {
 
 /// Which experts each row uses, from the row before any norm weight.
-void LanguageModel::Impl::route(const LayerWeights& w, std::int64_t count) {
-  const std::int64_t hidden = config.hidden;
-  const std::int64_t experts = config.experts.count;
-  const std::int64_t used = config.experts.used;
+void CpuModel::route(const LayerWeights& w, std::int64_t count) {
+  const std::int64_t hidden = config_.hidden;
+  const std::int64_t experts = config_.experts.count;
+  const std::int64_t used = config_.experts.used;
   grow(routing.input, count * hidden);
   grow(routing.scores, count * experts);
   grow(routing.chosen, count * used);
@@ -22,7 +22,7 @@ void LanguageModel::Impl::route(const LayerWeights& w, std::int64_t count) {
   const float scale = 1.0f / std::sqrt(static_cast<float>(hidden));
   for_rows(count, [&](std::int64_t first, std::int64_t last) {
     float* at = routing.input.data() + first * hidden;
-    ew.rms_norm(x.data() + first * hidden, hidden, w.experts.router_scale.data(), config.rms_eps,
+    ew.rms_norm(x.data() + first * hidden, hidden, w.experts.router_scale.data(), config_.rms_eps,
                 last - first, hidden, at, hidden);
     ew.scale(at, scale, (last - first) * hidden, at);
   });
@@ -40,9 +40,9 @@ void LanguageModel::Impl::route(const LayerWeights& w, std::int64_t count) {
 }
 
 /// sum[row] += weight * expert(input[row]) for the rows in `expert_rows`.
-void LanguageModel::Impl::run_expert(const ExpertWeights& w, std::size_t expert) {
-  const std::int64_t hidden = config.hidden;
-  const std::int64_t wide = config.experts.intermediate;
+void CpuModel::run_expert(const ExpertWeights& w, std::size_t expert) {
+  const std::int64_t hidden = config_.hidden;
+  const std::int64_t wide = config_.experts.intermediate;
   const auto count = static_cast<std::int64_t>(routing.expert_rows.size());
   for_rows(count, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t i = first; i < last; ++i) {
@@ -72,16 +72,16 @@ void LanguageModel::Impl::run_expert(const ExpertWeights& w, std::size_t expert)
 }
 
 /// normed = norm(normed) + norm(sum over experts); x is still the state before the MLP.
-void LanguageModel::Impl::add_experts(const LayerWeights& w, std::int64_t count) {
-  const std::int64_t hidden = config.hidden;
-  const std::int64_t used = config.experts.used;
+void CpuModel::add_experts(const LayerWeights& w, std::int64_t count) {
+  const std::int64_t hidden = config_.hidden;
+  const std::int64_t used = config_.experts.used;
   const ExpertWeights& experts = w.experts;
   route(w, count);
   grow(routing.gathered, count * hidden);
   grow(routing.output, count * hidden);
   grow(routing.sum, count * hidden);
-  grow(gate, count * config.experts.intermediate);
-  grow(up, count * config.experts.intermediate);
+  grow(gate, count * config_.experts.intermediate);
+  grow(up, count * config_.experts.intermediate);
   norm_rows(x, experts.norm, count, routing.input);
   std::fill_n(routing.sum.begin(), count * hidden, 0.0f);
   for (std::size_t expert = 0; expert < experts.gate.size(); ++expert) {

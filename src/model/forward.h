@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forward pass behind LanguageModel: weights, the activations of a step and the parts of a
+// The forward pass on the CPU: weights, the activations of a step and the parts of a
 // layer. Private to this folder. Everything per row runs in a fixed order; threads only divide rows
 // or outputs.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "model/lm.h"
+#include "model/step.h"
 #include "model/weights.h"
 #include "ops/cpu/elementwise.h"
 #include "ops/cpu/rows.h"
@@ -23,13 +25,21 @@ void grow(std::vector<T>& buffer, std::int64_t size) {
     buffer.resize(static_cast<std::size_t>(size));
 }
 
-struct LanguageModel::Impl {
-  Impl(core::ThreadPool& pool_in, core::IsaLevel isa_in);
+struct CpuModel final : LanguageModel {
+  /// LanguageModel::load on the CPU.
+  static Result<std::unique_ptr<LanguageModel>> load(const Config& config, TensorSource& source,
+                                                     core::ThreadPool& pool,
+                                                     const LoadOptions& options);
+
+  std::int64_t weight_bytes() const override { return weights.memory.bytes(); }
+  void embed_token(std::int32_t token, float* out /*[hidden]*/) const override;
+  void reserve_logits(std::int64_t count) override;
+  Result<StepOutput> forward(const StepInput& input) override;
+
+  CpuModel(const Config& config_in, core::ThreadPool& pool_in, core::IsaLevel isa_in);
 
   core::ThreadPool& pool;
-  core::IsaLevel isa;
   const ops::Elementwise& ew;
-  Config config;
   Weights weights;
   std::vector<std::vector<float>> inv_freq;  // [kinds][rotary / 2]
   ops::Rows rows;
@@ -40,10 +50,9 @@ struct LanguageModel::Impl {
   std::vector<float> per_layer;  // [rows, layers, per_layer_input] what each layer adds to a row
   std::vector<float> partial_m, partial_l, partial_o;
   std::vector<std::vector<float>> cos_sin;         // [kinds][rows, 2, rotary / 2]
-  std::vector<std::int32_t> positions;             // [rows]
   std::vector<attention::Plan> plans;              // [kinds]
   std::vector<std::vector<kv::PageTable>> tables;  // [kinds][sequences]
-  std::vector<attention::SequenceRows> sequence_rows;
+  StepRows step;
   std::vector<GroupRecord> groups;
 
   /// The experts of a step: which rows go to which expert, and with what weight.
@@ -69,7 +78,6 @@ struct LanguageModel::Impl {
   }
 
   // forward.cc: the step around the layers.
-  void prepare_rope();
   Status plan_step(const StepInput& input, std::int64_t count);
   void embed(const StepInput& input, std::int64_t count);
   std::int64_t head(const StepInput& input);

@@ -51,6 +51,7 @@ struct Golden {
 struct Way {
   int chunk = 512;
   int decode = 0;
+  KvType kv = KvType::kF32;
 };
 
 /// Every row of a prompt.
@@ -62,7 +63,7 @@ inline PromptRows run_prompt(LanguageModel& model, std::span<const std::int32_t>
   PromptRows rows;
   const auto total = static_cast<int>(tokens.size());
   Result<std::vector<kv::PoolSpec>> specs =
-      kv::size_pools(model.pool_specs(KvType::kF32, 16), {1, total, total});
+      kv::size_pools(model.pool_specs(way.kv, 16), {1, total, total});
   EXPECT_TRUE(specs.ok());
   kv::CacheOptions options;
   options.max_rows = total;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "attention/kernel.h"
@@ -17,14 +18,17 @@
 #include "core/thread_pool.h"
 #include "kv/cache.h"
 #include "model/config.h"
+#include "model/place.h"
 #include "model/tensors.h"
 #include "segue/error.h"
 
 namespace segue::model {
 
 struct LoadOptions {
+  Device device = Device::kCpu;
   core::IsaLevel isa = core::best_isa();
-  bool dequantise = false;  // weights as f32, products in f32: the float reference of the same file
+  bool dequantise =
+      false;  // CPU: weights as f32, products in f32: the float reference of the same file
   std::function<void(double fraction)> progress;  // called from the loading thread, or empty
   std::function<bool()> cancelled;                // asked between tensors, or empty: kCancelled
 };
@@ -45,14 +49,14 @@ struct StepInput {
   attention::Policy policy = attention::Policy::kSegue;
   const attention::Kernel* kernel = nullptr;  // forced, or null
   int decode_rows = 1;                        // 1 + k that the engine was started with
-  int workgroups = 0;                         // 0: as many as threads
+  int workgroups = 0;                         // 0: as many as the device runs at once
 };
 
 /// What attention did in one KV group; valid until the next forward().
 struct GroupRecord {
   const attention::Plan* plan = nullptr;
   int layers = 0;
-  double attention_us = 0;  // all layers of the group
+  double attention_us = 0;  // all layers of the group; on a GPU one layer's, times their number
 };
 
 struct StepOutput {
@@ -70,11 +74,13 @@ struct KvPlace {
   int layer = 0;
 };
 
+/// One model on one device. Weights, activations and logits are its own; K and V lie in a cache
+/// that was made from its pool_specs.
 class LanguageModel {
  public:
   /// Takes the weights out of a source and repacks them; mapped pages are released as tensors are
   /// taken over. Tensors that this forward pass would ignore are refused, not skipped. `source` is
-  /// only read during the call.
+  /// only read during the call. On a GPU also refuses what check_place does.
   static Result<std::unique_ptr<LanguageModel>> load(const Config& config, TensorSource& source,
                                                      core::ThreadPool& pool,
                                                      const LoadOptions& options);
@@ -85,46 +91,45 @@ class LanguageModel {
   /// The same from a GGUF file that is open.
   static Result<std::unique_ptr<LanguageModel>> load(const gguf::File& file, core::ThreadPool& pool,
                                                      const LoadOptions& options);
-  ~LanguageModel();
+  virtual ~LanguageModel() = default;
   LanguageModel(const LanguageModel&) = delete;
   LanguageModel& operator=(const LanguageModel&) = delete;
 
-  const Config& config() const;
-  core::IsaLevel isa() const;
-  std::int64_t weight_bytes() const;
+  const Config& config() const { return config_; }
+  const Place& place() const { return place_; }
+  virtual std::int64_t weight_bytes() const = 0;
 
-  /// One pool per LayerKind, in that order; `pages` is left 0 (kv::size_pools fills it).
+  /// One pool per LayerKind, in that order, in this device's memory and layout; `pages` is left 0
+  /// (kv::size_pools fills it). The model outlives their caches.
   std::vector<kv::PoolSpec> pool_specs(KvType type, int page_size) const;
-
-  /// The attention shape of a LayerKind on such a pool, and the device facts that planning uses.
-  attention::Shape attention_shape(int kind, KvType type, int page_size) const;
-  const attention::DeviceFacts& device() const;
 
   /// Where an assistant reads K and V of a kind (Config::kinds): in the last layer that has its
   /// own.
-  KvPlace last_kv_layer(int kind) const;
+  KvPlace last_kv_layer(int kind) const { return {kind, config_.kv_layers(kind) - 1}; }
 
   /// The row that `token` (in [0, vocab)) puts into the first layer, scaled.
-  void embed_token(std::int32_t token, float* out /*[hidden]*/) const;
+  virtual void embed_token(std::int32_t token, float* out /*[hidden]*/) const = 0;
 
   /// Takes the memory for so many rows of logits now, the largest buffer of a step. Otherwise the
   /// first step with more rows than any before pays for it.
-  void reserve_logits(std::int64_t rows);
+  virtual void reserve_logits(std::int64_t rows) = 0;
 
-  /// One step. Rows of a sequence never influence another's, and their bits depend on nothing but
-  /// the tokens before them. Fails only when a kernel is forced that cannot run a group's shape.
-  Result<StepOutput> forward(const StepInput& input);
+  /// One step; done when it returns. Rows of a sequence never influence another's, and their bits
+  /// depend on nothing but the tokens before them. Fails when a kernel is forced that cannot run a
+  /// group's shape, and with kDevice when the device does.
+  virtual Result<StepOutput> forward(const StepInput& input) = 0;
+
+ protected:
+  LanguageModel(Config config, Place place)
+      : config_(std::move(config)), place_(std::move(place)) {}
+
+  /// Of the GPU that the model is on; null on the CPU.
+  virtual const device::Stream* stream() const { return nullptr; }
+
+  Config config_;
 
  private:
-  struct Impl;
-  explicit LanguageModel(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  Place place_;
 };
-
-/// LanguageModel::attention_shape, before there is a model.
-attention::Shape attention_shape(const Config& config, int kind, KvType type, int page_size);
-
-/// Device facts of the CPU backend for so many threads.
-attention::DeviceFacts cpu_device(int threads);
 
 }  // namespace segue::model

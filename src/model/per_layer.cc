@@ -8,15 +8,15 @@
 namespace segue::model {
 
 /// per_layer = (table[token] * sqrt(width) + norm(projection x / sqrt(hidden))) / sqrt(2).
-void LanguageModel::Impl::prepare_per_layer(const StepInput& input, std::int64_t count) {
-  const std::int64_t width = config.per_layer_input;
-  const std::int64_t total = width * config.layer_count();
+void CpuModel::prepare_per_layer(const StepInput& input, std::int64_t count) {
+  const std::int64_t width = config_.per_layer_input;
+  const std::int64_t total = width * config_.layer_count();
   grow(per_layer, count * total);
   grow(gate, count * total);
-  rows.assign(x.data(), count, config.hidden);
+  rows.assign(x.data(), count, config_.hidden);
   ops::matmul(rows, {&weights.per_layer_projection, per_layer.data(), total}, pool);
   const float table_scale = std::sqrt(static_cast<float>(width));
-  const float projection_scale = 1.0f / std::sqrt(static_cast<float>(config.hidden));
+  const float projection_scale = 1.0f / std::sqrt(static_cast<float>(config_.hidden));
   const float half = std::sqrt(0.5f);
   std::int64_t row = 0;
   for (const SequenceInput& sequence : input.sequences) {
@@ -29,8 +29,8 @@ void LanguageModel::Impl::prepare_per_layer(const StepInput& input, std::int64_t
                                                    token);
         ew.scale(token, table_scale, total, token);
         ew.scale(mixed, projection_scale, total, mixed);
-        ew.rms_norm(mixed, width, weights.per_layer_norm.data(), config.rms_eps,
-                    config.layer_count(), width, mixed, width);
+        ew.rms_norm(mixed, width, weights.per_layer_norm.data(), config_.rms_eps,
+                    config_.layer_count(), width, mixed, width);
         ew.add(mixed, token, total, mixed);
         ew.scale(mixed, half, total, mixed);
       }
@@ -40,12 +40,12 @@ void LanguageModel::Impl::prepare_per_layer(const StepInput& input, std::int64_t
 }
 
 /// x += norm(projection (gelu(gate x) * per_layer[layer])).
-void LanguageModel::Impl::add_per_layer(int layer, std::int64_t count) {
+void CpuModel::add_per_layer(int layer, std::int64_t count) {
   const LayerWeights& w = weights.layers[static_cast<std::size_t>(layer)];
-  const std::int64_t width = config.per_layer_input;
-  const std::int64_t total = width * config.layer_count();
+  const std::int64_t width = config_.per_layer_input;
+  const std::int64_t total = width * config_.layer_count();
   grow(gate, count * width);
-  rows.assign(x.data(), count, config.hidden);
+  rows.assign(x.data(), count, config_.hidden);
   ops::matmul(rows, {&w.per_layer.gate, gate.data(), width}, pool);
   for_rows(count, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t row = first; row < last; ++row) {
@@ -54,7 +54,7 @@ void LanguageModel::Impl::add_per_layer(int layer, std::int64_t count) {
     }
   });
   rows.assign(gate.data(), count, width);
-  ops::matmul(rows, {&w.per_layer.projection, normed.data(), config.hidden}, pool);
+  ops::matmul(rows, {&w.per_layer.projection, normed.data(), config_.hidden}, pool);
   residual(w.per_layer.post_norm, count);
 }
 

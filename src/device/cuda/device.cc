@@ -50,6 +50,16 @@ Result<GpuFacts> current_gpu_facts() {
   return gpu_facts(index);
 }
 
+Result<std::int64_t> gpu_free_bytes() {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  if (const cudaError_t result = cudaMemGetInfo(&free, &total); result != cudaSuccess) {
+    return Error{ErrorCode::kUnsupported,
+                 std::string("no GPU is usable: ") + cudaGetErrorString(result)};
+  }
+  return static_cast<std::int64_t>(free);
+}
+
 Stream::Stream() : owned_(true) {
   cudaStream_t stream = nullptr;
   cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -63,7 +73,7 @@ Stream& Stream::operator=(Stream&& other) noexcept {
   std::swap(owned_, other.owned_);
   return *this;
 }
-void Stream::synchronize() { cuda_check(cudaStreamSynchronize(cuda_stream(*this))); }
+void Stream::synchronize() const { cuda_check(cudaStreamSynchronize(cuda_stream(*this))); }
 bool Stream::capturing() const {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   cuda_check(cudaStreamIsCapturing(cuda_stream(*this), &status));
@@ -114,6 +124,9 @@ void copy_to_device(void* device, const void* host, std::size_t bytes, const Str
 }
 void copy_to_host(void* host, const void* device, std::size_t bytes, const Stream& stream) {
   cuda_check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, cuda_stream(stream)));
+}
+void copy_on_device(void* to, const void* from, std::size_t bytes, const Stream& stream) {
+  cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda_stream(stream)));
 }
 void fill_bytes(void* device, int value, std::size_t bytes, const Stream& stream) {
   cuda_check(cudaMemsetAsync(device, value, bytes, cuda_stream(stream)));

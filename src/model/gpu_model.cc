@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forward pass on a GPU: the launches of a step on one stream, one wait at its end for the
+// logits. Weights are what it reads: 2 bytes each, once, whatever the rows of a verify step.
+#ifdef SEGUE_CUDA
+#include "model/gpu_model.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "attention/cuda/launch.h"
+#include "core/check.h"
+#include "kv/sizing.h"
+#include "model/gpu_weights.h"
+#include "model/step.h"
+#include "ops/cuda/rows.h"
+
+namespace segue::model {
+namespace {
+
+namespace gpu = ops::cuda;
+
+/// Device memory that grows to the largest step seen. Nothing may be in flight when it does.
+template <class T>
+class Rows {
+ public:
+  T* of(std::int64_t count) {
+    const auto bytes = static_cast<std::size_t>(count) * sizeof(T);
+    if (bytes > buffer_.bytes()) {
+      buffer_ = device::Buffer();
+      buffer_ = device::Buffer(bytes);
+    }
+    return buffer_.as<T>();
+  }
+  T* data() const { return buffer_.as<T>(); }
+
+ private:
+  device::Buffer buffer_;
+};
+
+/// The same in pinned host memory.
+template <class T>
+class HostRows {
+ public:
+  T* of(std::int64_t count) {
+    if (count > capacity_) {
+      buffer_ = device::PinnedBuffer();
+      buffer_ = device::PinnedBuffer(static_cast<std::size_t>(count) * sizeof(T));
+      capacity_ = count;
+    }
+    return reinterpret_cast<T*>(buffer_.data());
+  }
+  T* data() const { return reinterpret_cast<T*>(buffer_.data()); }
+
+ private:
+  device::PinnedBuffer buffer_;
+  std::int64_t capacity_ = 0;
+};
+
+/// Attention of the layers of one kind.
+struct Group {
+  attention::DeviceFacts facts;
+  attention::Plan plan;
+  attention::cuda::Capacity capacity;
+  std::optional<attention::cuda::DevicePlan> device_plan;
+  std::vector<kv::PageTable> tables;  // [sequences]
+  Rows<float> cos_sin;                // [rows, 2, rotary / 2]
+  Rows<std::int64_t> slots;           // [rows]
+  HostRows<std::int64_t> host_slots;
+  // Around attention in one layer: events keep kernels from overlapping. It is another one in every
+  // step and stands for all of them.
+  device::Event start, end;
+  int timed = 0;  // index among the layers of the kind
+};
+
+bool fits(const attention::cuda::Capacity& needed, const attention::cuda::Capacity& there) {
+  return needed.items <= there.items && needed.reductions <= there.reductions &&
+         needed.tile_rows <= there.tile_rows && needed.runs <= there.runs &&
+         needed.partials <= there.partials && needed.table_entries <= there.table_entries;
+}
+
+/// Room for plans twice as large, so that a growing depth seldom asks for more.
+attention::cuda::Capacity with_room(attention::cuda::Capacity needed) {
+  needed.items *= 2;
+  needed.reductions *= 2;
+  needed.runs *= 2;
+  needed.partials *= 2;
+  needed.table_entries *= 2;
+  return needed;
+}
+
+class GpuModel final : public LanguageModel {
+ public:
+  GpuModel(const Config& config, const Place& place) : LanguageModel(config, place) {}
+
+  Status load(TensorSource& source, core::ThreadPool& pool, const LoadOptions& options);
+
+  std::int64_t weight_bytes() const override { return weights_.bytes(); }
+  void embed_token(std::int32_t token, float* out) const override;
+  void reserve_logits(std::int64_t rows) override;
+  Result<StepOutput> forward(const StepInput& input) override;
+
+ protected:
+  const device::Stream* stream() const override { return &stream_; }
+
+ private:
+  Result<StepOutput> run(const StepInput& input);
+  Status plan(const StepInput& input);
+  Status plan_group(const StepInput& input, int kind);
+  void send_rows(const StepInput& input);
+  void run_layer(const StepInput& input, int layer);
+  void attend(const StepInput& input, int layer);
+  void product(const gpu::Matrix& w, const std::uint16_t* x, float* y, std::int64_t rows,
+               bool early = true) {
+    gpu::product({&w, x, y, rows, early}, place().gpu.multiprocessors, stream_);
+  }
+
+  device::Stream stream_;
+  GpuWeights weights_;
+  std::deque<Group> groups_;  // [kinds]
+  std::vector<GroupRecord> records_;
+
+  // Of a step:
+  StepRows step_;
+  std::int64_t rows_ = 0;
+  std::int64_t wanted_ = 0;                            // rows that asked for logits
+  HostRows<std::int32_t> host_rows_;                   // tokens, positions, chosen
+  Rows<std::int32_t> device_rows_;                     // the same
+  Rows<float> x_, qkv_, branch_, gate_up_;             // [rows, width each]
+  Rows<std::uint16_t> normed_, q_, attended_, gated_;  // bf16
+  Rows<float> logits_, hidden_;                        // [wanted, vocab], [wanted, hidden]
+  HostRows<float> host_logits_, host_hidden_;
+};
+
+Status GpuModel::load(TensorSource& source, core::ThreadPool& pool, const LoadOptions& options) {
+  const auto part = [&](double from) -> std::function<void(double)> {
+    if (!options.progress) return {};
+    return [&options, from](double fraction) { options.progress(from + fraction / 2); };
+  };
+  const Result<Weights> host =
+      load_weights(source, config_, {options.isa, false, options.cancelled}, pool, part(0));
+  if (!host.ok()) return host.error();
+  Result<GpuWeights> weights =
+      upload_weights(*host, config_, pool, stream_, part(0.5), options.cancelled);
+  if (!weights.ok()) return weights.error();
+  weights_ = std::move(weights).value();
+  groups_.resize(config_.kinds.size());
+  records_ = group_records(config_);
+  return {};
+}
+
+void GpuModel::embed_token(std::int32_t token, float* out) const {
+  const auto bytes = static_cast<std::size_t>(config_.hidden) * sizeof(float);
+  const device::Buffer id(sizeof(token));
+  const device::Buffer row(bytes);
+  device::copy_to_device(id.as<>(), &token, sizeof(token), stream_);
+  gpu::embed(
+      {&weights_.embedding, id.as<std::int32_t>(), config_.embedding_scale, row.as<float>(), 1},
+      stream_);
+  device::copy_to_host(out, row.as<>(), bytes, stream_);
+  stream_.synchronize();
+}
+
+void GpuModel::reserve_logits(std::int64_t rows) {
+  logits_.of(rows * config_.vocab);
+  host_logits_.of(rows * config_.vocab);
+}
+
+Status GpuModel::plan_group(const StepInput& input, int kind) {
+  Group& group = groups_[static_cast<std::size_t>(kind)];
+  const attention::PlanInput asked = plan_input(input, config_, kind, step_.sequences);
+  group.facts = device_facts(place(), asked.shape, input.kernel);
+  if (input.workgroups > 0) group.facts.workgroups = input.workgroups;
+  if (Status status = attention::plan(asked, group.facts, group.plan); !status.ok()) return status;
+  group.tables.clear();
+  for (const SequenceInput& sequence : input.sequences)
+    group.tables.push_back(input.cache->table(sequence.id, kind));
+  const attention::cuda::Capacity needed = attention::cuda::capacity_of(group.plan, group.tables);
+  if (!group.device_plan || !fits(needed, group.capacity)) {
+    group.capacity = larger(with_room(needed), group.capacity);
+    group.device_plan.emplace(group.capacity, asked.shape.head_dim);
+  }
+  if (Status status = group.device_plan->upload(group.plan, group.tables, stream_); !status.ok())
+    return status;
+  const int page_size = input.cache->spec(kind).page_size;
+  std::int64_t* slot = group.host_slots.of(rows_);
+  for (std::size_t i = 0; i < input.sequences.size(); ++i) {
+    for (std::size_t row = 0; row < input.sequences[i].tokens.size(); ++row) {
+      const std::int64_t position = input.sequences[i].depth + static_cast<std::int64_t>(row);
+      CHECK(position / page_size < group.tables[i].count);
+      *slot++ = std::int64_t{group.tables[i].pages[position / page_size]} * page_size +
+                position % page_size;
+    }
+  }
+  device::copy_to_device(group.slots.of(rows_), group.host_slots.data(),
+                         static_cast<std::size_t>(rows_) * sizeof(std::int64_t), stream_);
+  const LayerKind& facts = config_.kinds[static_cast<std::size_t>(kind)];
+  gpu::angles({device_rows_.data() + rows_, weights_.inv_freq[static_cast<std::size_t>(kind)],
+               group.cos_sin.of(rows_ * facts.rotary), rows_, facts.rotary / 2},
+              stream_);
+  records_[static_cast<std::size_t>(kind)].plan = &group.plan;
+  records_[static_cast<std::size_t>(kind)].attention_us = 0;
+  return {};
+}
+
+/// Tokens, positions and the rows that want logits.
+void GpuModel::send_rows(const StepInput& input) {
+  std::int32_t* const tokens = host_rows_.of(2 * rows_ + wanted_);
+  std::int32_t* const chosen = tokens + 2 * rows_;
+  std::ranges::copy(step_.positions, tokens + rows_);
+  std::int64_t row = 0;
+  std::int64_t next = 0;
+  for (const SequenceInput& sequence : input.sequences) {
+    std::ranges::copy(sequence.tokens, tokens + row);
+    row += static_cast<std::int64_t>(sequence.tokens.size());
+    for (int i = sequence.logits; i > 0; --i) chosen[next++] = static_cast<std::int32_t>(row - i);
+  }
+  const std::int64_t count = 2 * rows_ + wanted_;
+  device::copy_to_device(device_rows_.of(count), tokens,
+                         static_cast<std::size_t>(count) * sizeof(std::int32_t), stream_);
+}
+
+void GpuModel::attend(const StepInput& input, int layer) {
+  const Layer& place_of = config_.layers[static_cast<std::size_t>(layer)];
+  Group& group = groups_[static_cast<std::size_t>(place_of.kind)];
+  attention::DeviceParams params;
+  params.plan = &*group.device_plan;
+  params.q = q_.data();
+  params.out = attended_.data();
+  params.kv = input.cache->view(place_of.kind, place_of.kv_layer);
+  params.shape = group.plan.shape;
+  params.scale = config_.attention_scale;
+  params.multiprocessors = place().gpu.multiprocessors;
+  const bool timed = place_of.kv_layer == group.timed;
+  if (timed) group.start.record(stream_);
+  group.plan.kernel->launch_on_gpu(params, stream_);
+  if (timed) group.end.record(stream_);
+}
+
+void GpuModel::run_layer(const StepInput& input, int layer) {
+  const GpuLayer& w = weights_.layers[static_cast<std::size_t>(layer)];
+  const Layer& place_of = config_.layers[static_cast<std::size_t>(layer)];
+  const LayerKind& kind = config_.kind_of(place_of);
+  const Group& group = groups_[static_cast<std::size_t>(place_of.kind)];
+  const std::int64_t hidden = config_.hidden;
+  product(w.qkv, normed_.data(), qkv_.data(), rows_);
+  gpu::Heads heads;
+  heads.qkv = qkv_.data();
+  heads.q_norm = w.q_norm;
+  heads.k_norm = w.k_norm;
+  heads.v_norm = config_.v_norm;
+  heads.v_from_k = kind.v_from_k;
+  heads.eps = config_.rms_eps;
+  heads.cos_sin = group.cos_sin.data();
+  heads.slots = group.slots.data();
+  heads.rope = kind.rope(config_.q_heads, config_.rope_pairs);
+  heads.q_heads = config_.q_heads;
+  heads.kv = input.cache->view(place_of.kind, place_of.kv_layer);
+  heads.q = q_.data();
+  heads.rows = rows_;
+  gpu::heads(heads, stream_);
+  attend(input, layer);
+  // Attention leaves some multiprocessors free: blocks that start early would all be there.
+  product(w.o, attended_.data(), branch_.data(), rows_, false);
+  gpu::AddNorm join;
+  join.x = x_.data();
+  join.branch = branch_.data();
+  join.post_norm = w.post_attention_norm;
+  join.norm = w.ffn_norm;
+  join.out = normed_.data();
+  join.eps = config_.rms_eps;
+  join.rows = rows_;
+  join.width = hidden;
+  gpu::add_norm(join, stream_);
+  product(w.gate_up, normed_.data(), gate_up_.data(), rows_);
+  gpu::gate({gate_up_.data(), config_.activation == Activation::kGeluTanh, gated_.data(), rows_,
+             place_of.intermediate},
+            stream_);
+  product(w.down, gated_.data(), branch_.data(), rows_);
+  join.post_norm = w.post_ffn_norm;
+  join.scale = w.scalar;
+  const bool last = layer + 1 == config_.layer_count();
+  join.norm = last ? nullptr : weights_.layers[static_cast<std::size_t>(layer) + 1].attention_norm;
+  gpu::add_norm(join, stream_);
+}
+
+Status GpuModel::plan(const StepInput& input) {
+  step_.set(input);
+  send_rows(input);
+  std::int64_t widest_q = 0;
+  std::int64_t widest_qkv = 0;
+  std::int64_t widest_mlp = 0;
+  for (const Layer& layer : config_.layers) {
+    const LayerKind& kind = config_.kind_of(layer);
+    const std::int64_t q = std::int64_t{config_.q_heads} * kind.head_dim;
+    widest_q = std::max(widest_q, q);
+    widest_qkv = std::max(widest_qkv, q + std::int64_t{2} * kind.kv_heads * kind.head_dim);
+    widest_mlp = std::max(widest_mlp, layer.intermediate);
+  }
+  x_.of(rows_ * config_.hidden);
+  normed_.of(rows_ * config_.hidden);
+  branch_.of(rows_ * config_.hidden);
+  q_.of(rows_ * widest_q);
+  attended_.of(rows_ * widest_q);
+  qkv_.of(rows_ * widest_qkv);
+  gate_up_.of(rows_ * 2 * widest_mlp);
+  gated_.of(rows_ * widest_mlp);
+  for (int kind = 0; kind < static_cast<int>(config_.kinds.size()); ++kind) {
+    if (Status status = plan_group(input, kind); !status.ok()) return status;
+  }
+  return {};
+}
+
+Result<StepOutput> GpuModel::run(const StepInput& input) {
+  rows_ = row_count(input);
+  wanted_ = logits_count(input);
+  if (Status status = plan(input); !status.ok()) return status.error();
+  gpu::embed({&weights_.embedding, device_rows_.data(), config_.embedding_scale, x_.data(), rows_},
+             stream_);
+  gpu::AddNorm first;
+  first.x = x_.data();
+  first.norm = weights_.layers.front().attention_norm;
+  first.out = normed_.data();
+  first.eps = config_.rms_eps;
+  first.rows = rows_;
+  first.width = config_.hidden;
+  gpu::add_norm(first, stream_);
+  for (int layer = 0; layer < config_.layer_count(); ++layer) run_layer(input, layer);
+  const std::int64_t logits = wanted_ * config_.vocab;
+  const std::int64_t hidden = wanted_ * config_.hidden;
+  if (wanted_ > 0) {
+    gpu::head_norm({x_.data(), device_rows_.data() + 2 * rows_, weights_.output_norm,
+                    normed_.data(), hidden_.of(hidden), config_.rms_eps, wanted_, config_.hidden},
+                   stream_);
+    product(weights_.head(), normed_.data(), logits_.of(logits), wanted_);
+    if (config_.final_softcap > 0)
+      gpu::softcap(logits_.data(), config_.final_softcap, logits, stream_);
+    device::copy_to_host(host_logits_.of(logits), logits_.data(),
+                         static_cast<std::size_t>(logits) * sizeof(float), stream_);
+    device::copy_to_host(host_hidden_.of(hidden), hidden_.data(),
+                         static_cast<std::size_t>(hidden) * sizeof(float), stream_);
+  }
+  stream_.synchronize();
+  for (std::size_t kind = 0; kind < groups_.size(); ++kind) {
+    Group& group = groups_[kind];
+    records_[kind].attention_us = group.end.us_since(group.start) * records_[kind].layers;
+    group.timed = (group.timed + 1) % records_[kind].layers;
+  }
+  return StepOutput{host_logits_.data(), host_hidden_.data(), wanted_, records_};
+}
+
+Result<StepOutput> GpuModel::forward(const StepInput& input) {
+  try {
+    return run(input);
+  } catch (const device::DeviceError& error) {
+    return Error{ErrorCode::kDevice, error.what()};
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LanguageModel>> load_gpu_model(const Config& config, TensorSource& source,
+                                                      core::ThreadPool& pool,
+                                                      const LoadOptions& options) {
+  const Result<Place> place = find_place(Device::kCuda, pool.threads());
+  if (!place.ok()) return place.error();
+  if (Status status = check_place(*place, config); !status.ok()) return status.error();
+  const Result<std::int64_t> free = device::gpu_free_bytes();
+  if (!free.ok()) return free.error();
+  if (const std::int64_t needed = gpu_weight_bytes(config); needed > *free) {
+    return Error{ErrorCode::kNoMemory,
+                 fmt::format("'{}': the weights need {} in bf16; {} has {}, of which {} are free",
+                             source.path(), kv::bytes_text(needed), place->gpu.name,
+                             kv::bytes_text(place->gpu.memory_bytes), kv::bytes_text(*free))};
+  }
+  try {
+    auto model = std::make_unique<GpuModel>(config, *place);
+    if (Status status = model->load(source, pool, options); !status.ok()) return status.error();
+    return std::unique_ptr<LanguageModel>(std::move(model));
+  } catch (const device::DeviceError& error) {
+    return Error{ErrorCode::kDevice, fmt::format("'{}': {}", source.path(), error.what())};
+  }
+}
+
+}  // namespace segue::model
+#else
+#include "device/device.h"
+#include "model/gpu_model.h"
+
+namespace segue::model {
+
+Result<std::unique_ptr<LanguageModel>> load_gpu_model(const Config& /*config*/,
+                                                      TensorSource& /*source*/,
+                                                      core::ThreadPool& /*pool*/,
+                                                      const LoadOptions& /*options*/) {
+  return device::gpu_facts().error();
+}
+
+}  // namespace segue::model
+#endif

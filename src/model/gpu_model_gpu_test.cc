@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// LanguageModel on a GPU: the logits of the demonstration target against the float reference on the
+// CPU, and the bits of a row whatever it was computed with.
+#include <algorithm>
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "core/file.h"
+#include "core/json.h"
+#include "core/tolerance.h"
+#include "model/golden_model.h"
+
+namespace segue::model {
+namespace {
+
+class GpuModel : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto gpu = device::gpu_facts(); !gpu.ok()) GTEST_SKIP() << gpu.error().message;
+    const Result<std::string> text =
+        core::read_file(std::string(SEGUE_GOLDEN_DIR) + "/segue-pair.json");
+    ASSERT_TRUE(text.ok()) << text.error().message;
+    const core::Json golden = core::Json::parse(*text).value();
+    for (const char* part : {"prompt", "continuation"}) {
+      for (const core::Json& token : *golden.find(part)->as_array())
+        tokens_.push_back(static_cast<std::int32_t>(*token.as_int()));
+    }
+  }
+  std::unique_ptr<LanguageModel> open(const LoadOptions& options) {
+    auto model =
+        LanguageModel::open(std::string(SEGUE_MODELS_DIR) + "/segue-pair/target", pool_, options);
+    EXPECT_TRUE(model.ok()) << model.error().message;
+    return std::move(model).value();
+  }
+  std::unique_ptr<LanguageModel> on_gpu() {
+    LoadOptions options;
+    options.device = Device::kCuda;
+    return open(options);
+  }
+
+  core::ThreadPool pool_{2};
+  std::vector<std::int32_t> tokens_;
+};
+
+TEST_F(GpuModel, LogitsAreThoseOfTheFloatReference) {
+  LoadOptions in_float;
+  in_float.dequantise = true;
+  const auto reference = open(in_float);
+  const auto model = on_gpu();
+  const std::vector<float> expected = run_prompt(*reference, tokens_, {512, 0}).logits;
+  const std::vector<float> found = run_prompt(*model, tokens_, {512, 0, KvType::kBF16}).logits;
+  ASSERT_EQ(found.size(), expected.size());
+  const auto vocab = static_cast<std::size_t>(model->config().vocab);
+  std::size_t same = 0;
+  double kl_sum = 0, worst = 0, largest = 0;
+  for (std::size_t row = 0; row < tokens_.size(); ++row) {
+    const float* theirs = expected.data() + row * vocab;
+    const float* ours = found.data() + row * vocab;
+    const auto top = [vocab](const float* x) { return std::max_element(x, x + vocab) - x; };
+    same += top(theirs) == top(ours) ? 1 : 0;
+    double p_sum = 0, q_sum = 0;
+    for (std::size_t i = 0; i < vocab; ++i) {
+      p_sum += std::exp(static_cast<double>(theirs[i]));
+      q_sum += std::exp(static_cast<double>(ours[i]));
+      worst =
+          std::max(worst, std::fabs(static_cast<double>(ours[i]) - static_cast<double>(theirs[i])));
+      largest = std::max(largest, std::fabs(static_cast<double>(theirs[i])));
+    }
+    for (std::size_t i = 0; i < vocab; ++i) {
+      const double p = std::exp(static_cast<double>(theirs[i])) / p_sum;
+      kl_sum += p * (static_cast<double>(theirs[i]) - std::log(p_sum) -
+                     (static_cast<double>(ours[i]) - std::log(q_sum)));
+    }
+  }
+  const auto rows = static_cast<double>(tokens_.size());
+  RecordProperty("top1", std::to_string(static_cast<double>(same) / rows));
+  RecordProperty("mean_kl", std::to_string(kl_sum / rows));
+  std::printf("top-1 %.4f, mean KL %.5f, largest error %.4f of %.2f\n",
+              static_cast<double>(same) / rows, kl_sum / rows, worst, largest);
+  EXPECT_GE(static_cast<double>(same) / rows, core::kLogitsTop1);
+  EXPECT_LE(kl_sum / rows, core::kLogitsMeanKl);
+}
+
+TEST_F(GpuModel, ARowHasItsBitsWhateverTheChunkAndTheRowsBesideIt) {
+  const auto model = on_gpu();
+  const auto equal = [](const PromptRows& found, const PromptRows& expected) {
+    const core::Verdict logits = core::exact(found.logits, expected.logits);
+    EXPECT_TRUE(logits.ok) << logits.message;
+    const core::Verdict hidden = core::exact(found.hidden, expected.hidden);
+    EXPECT_TRUE(hidden.ok) << hidden.message;
+  };
+  const PromptRows prompt = run_prompt(*model, tokens_, {512, 0, KvType::kBF16});
+  for (const int chunk : {1, 7, 64, 130})
+    equal(run_prompt(*model, tokens_, {chunk, 0, KvType::kBF16}), prompt);
+  const PromptRows decoded = run_prompt(*model, tokens_, {1, 90, KvType::kBF16});
+  for (const int rows : {2, 3, 5, 9, 16, 33})
+    equal(run_prompt(*model, tokens_, {rows, 90, KvType::kBF16}), decoded);
+}
+
+TEST_F(GpuModel, AnEmbeddingIsThatOfTheTable) {
+  const auto reference = open({});
+  const auto model = on_gpu();
+  std::vector<float> expected(static_cast<std::size_t>(model->config().hidden)), found = expected;
+  reference->embed_token(17, expected.data());
+  model->embed_token(17, found.data());
+  const core::Verdict verdict = core::exact(found, expected);  // the file has it in bf16
+  EXPECT_TRUE(verdict.ok) << verdict.message;
+}
+
+}  // namespace
+}  // namespace segue::model

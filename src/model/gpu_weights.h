@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The weights of a model on a GPU: matrices in bf16, those over the same input side by side, norms
+// in f32. Private to this folder, CUDA builds only.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "core/thread_pool.h"
+#include "device/device.h"
+#include "model/weights.h"
+#include "ops/cuda/matrix.h"
+
+namespace segue::model {
+
+struct GpuLayer {
+  ops::cuda::Matrix qkv;      // [q | k | v, hidden]; no v where V is K
+  ops::cuda::Matrix o;        // [hidden, q]
+  ops::cuda::Matrix gate_up;  // [gate | up, hidden]
+  ops::cuda::Matrix down;     // [hidden, intermediate]
+  // [hidden] and [head_dim] f32 on the device; null where the model has none
+  const float* attention_norm = nullptr;
+  const float* ffn_norm = nullptr;
+  const float* post_attention_norm = nullptr;
+  const float* post_ffn_norm = nullptr;
+  const float* q_norm = nullptr;
+  const float* k_norm = nullptr;
+  float scalar = 1.0f;
+};
+
+struct GpuWeights {
+  ops::cuda::Matrix embedding;  // [vocab, hidden]
+  ops::cuda::Matrix output;     // empty: tied to the embedding
+  const float* output_norm = nullptr;
+  std::vector<const float*> inv_freq;  // [kinds] of [rotary / 2]
+  std::vector<GpuLayer> layers;
+  std::vector<device::Buffer> vectors;  // what the pointers point into
+
+  const ops::cuda::Matrix& head() const { return output.outputs() > 0 ? output : embedding; }
+  std::int64_t bytes() const;
+};
+
+/// Throws DeviceError. kCancelled between layers when `cancelled` (may be empty) says so;
+/// `progress` may be empty.
+Result<GpuWeights> upload_weights(const Weights& host, const Config& config, core::ThreadPool& pool,
+                                  const device::Stream& stream,
+                                  const std::function<void(double fraction)>& progress,
+                                  const std::function<bool()>& cancelled);
+
+}  // namespace segue::model

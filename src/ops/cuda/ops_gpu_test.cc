@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GPU's operators against double, and a row's bits against the same row among others. Buffers
+// are NaN before every call, with guard elements behind them.
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "core/dtype.h"
+#include "core/tolerance.h"
+#include "kv/sizing.h"
+#include "kv/storage.h"
+#include "kv/write.h"
+#include "ops/cuda/rows.h"
+
+namespace segue::ops::cuda {
+namespace {
+
+constexpr std::size_t kGuard = 64;  // elements behind every output
+
+float from_bf16(std::uint16_t bits) { return core::bf16_to_f32(bits); }
+
+std::vector<float> normals(std::int64_t count, std::uint64_t seed, float scale = 1.0f) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal(0.0f, scale);
+  std::vector<float> out(static_cast<std::size_t>(count));
+  for (float& value : out) value = normal(random);
+  return out;
+}
+
+std::vector<std::uint16_t> bf16_of(const std::vector<float>& values) {
+  std::vector<std::uint16_t> out;
+  for (const float value : values) out.push_back(core::f32_to_bf16(value));
+  return out;
+}
+
+class CudaOps : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const Result<device::GpuFacts> gpu = device::gpu_facts();
+    if (!gpu.ok()) GTEST_SKIP() << gpu.error().message;
+    multiprocessors_ = gpu->multiprocessors;
+    stream_ = device::Stream();
+  }
+
+  template <class T>
+  T* send(const std::vector<T>& values) {
+    device::Buffer& buffer = buffers_.emplace_back(values.size() * sizeof(T));
+    device::copy_to_device(buffer.as<>(), values.data(), buffer.bytes(), stream());
+    stream().synchronize();
+    return buffer.as<T>();
+  }
+  template <class T>
+  T* poisoned(std::int64_t count) {
+    device::Buffer& buffer =
+        buffers_.emplace_back((static_cast<std::size_t>(count) + kGuard) * sizeof(T));
+    device::fill_bytes(buffer.as<>(), 0xff, buffer.bytes(), stream());
+    return buffer.as<T>();
+  }
+  /// What poisoned() of that size has now; its guard must be untouched.
+  template <class T>
+  std::vector<T> fetch(const T* from, std::int64_t count) {
+    std::vector<T> out(static_cast<std::size_t>(count) + kGuard);
+    device::copy_to_host(out.data(), from, out.size() * sizeof(T), stream());
+    stream().synchronize();
+    for (std::size_t i = static_cast<std::size_t>(count); i < out.size(); ++i) {
+      std::array<unsigned char, sizeof(T)> bytes;
+      std::memcpy(bytes.data(), &out[i], sizeof(T));
+      for (const unsigned char byte : bytes) EXPECT_EQ(byte, 0xff) << "wrote past the end";
+    }
+    out.resize(static_cast<std::size_t>(count));
+    return out;
+  }
+  const device::Stream& stream() const { return *stream_; }
+
+  /// A bf16 matrix on the device; the parts' outputs side by side.
+  Matrix upload(const std::vector<std::uint16_t>& values, std::int64_t inputs,
+                std::vector<std::int64_t> outputs) {
+    std::vector<ops::Matrix> parts;
+    std::vector<const ops::Matrix*> places;
+    const std::uint16_t* at = values.data();
+    for (const std::int64_t count : outputs) {
+      core::TensorView view;
+      view.dtype = core::DType::kBF16;
+      view.dims = 2;
+      view.shape = {inputs, count, 1, 1};
+      view.data = reinterpret_cast<const std::byte*>(at);
+      view.bytes = inputs * count * 2;
+      parts.push_back(ops::Matrix::prepare(view, core::best_isa(), memory_, pool_).value());
+      at += inputs * count;
+    }
+    for (const ops::Matrix& part : parts) places.push_back(&part);
+    return Matrix::upload(places, pool_, stream());
+  }
+  std::vector<float> multiply(const Matrix& w, const std::vector<std::uint16_t>& x,
+                              std::int64_t rows, int width = 0) {
+    float* const y = poisoned<float>(rows * w.outputs());
+    product({&w, send(x), y, rows, true, width}, multiprocessors_, stream());
+    std::vector<float> out = fetch(y, rows * w.outputs());
+    buffers_.clear();
+    return out;
+  }
+
+  int multiprocessors_ = 0;
+  std::optional<device::Stream> stream_;
+  std::vector<device::Buffer> buffers_;
+  core::ThreadPool pool_{2};
+  WeightMemory memory_;
+};
+
+TEST_F(CudaOps, ProductsAreWithinRoundingOfDoubleAndARowHasItsBitsAmongAnyOthers) {
+  struct Case {
+    std::int64_t inputs;
+    std::vector<std::int64_t> outputs;
+  };
+  // One tile and less than one, runs without blocks, all block widths of a machine of 132
+  // multiprocessors, several parts.
+  for (const Case& c :
+       {Case{32, {16}}, Case{64, {7}}, Case{640, {1024, 256, 256}}, Case{2048, {641}},
+        Case{576, {1536, 1536}}, Case{96, {5000}}, Case{160, {17003}}}) {
+    std::int64_t outputs = 0;
+    for (const std::int64_t count : c.outputs) outputs += count;
+    constexpr std::int64_t kRows = 300;
+    const std::vector<std::uint16_t> w = bf16_of(normals(c.inputs * outputs, 1));
+    const std::vector<std::uint16_t> x = bf16_of(normals(c.inputs * kRows, 2));
+    const Matrix matrix = upload(w, c.inputs, c.outputs);
+    const auto row_of = [&](std::int64_t row, std::int64_t count) {
+      return std::vector<std::uint16_t>(x.begin() + row * c.inputs,
+                                        x.begin() + (row + count) * c.inputs);
+    };
+    const std::vector<float> all = multiply(matrix, x, kRows);
+    const std::string shape = fmt::format("{} -> {}", c.inputs, outputs);
+    std::vector<double> expected, bounds;
+    std::vector<float> found;
+    for (const std::int64_t row : {0, 7, 131, 299}) {
+      for (std::int64_t output = 0; output<outputs; output += outputs> 4000 ? 37 : 1) {
+        double sum = 0, absolute = 0;
+        for (std::int64_t i = 0; i < c.inputs; ++i) {
+          const double term =
+              static_cast<double>(from_bf16(w[static_cast<std::size_t>(output * c.inputs + i)])) *
+              static_cast<double>(from_bf16(x[static_cast<std::size_t>(row * c.inputs + i)]));
+          sum += term;
+          absolute += std::fabs(term);
+        }
+        expected.push_back(sum);
+        bounds.push_back(core::summation_bound(c.inputs, absolute));
+        found.push_back(all[static_cast<std::size_t>(row * outputs + output)]);
+      }
+    }
+    const core::Verdict verdict = core::within_bounds(found, expected, bounds);
+    EXPECT_TRUE(verdict.ok) << shape << ": " << verdict.message;
+    for (const std::int64_t count : {1, 2, 5, 8, 9, 16, 17, 32, 33, 64, 129}) {
+      const std::int64_t first = 150 - count / 2;
+      const std::vector<float> same(all.begin() + first * outputs,
+                                    all.begin() + (first + count) * outputs);
+      const std::array dims{count, outputs};
+      for (const int width : {0, 1, 2, 4}) {
+        if (width == 4 && count > 16) continue;
+        const core::Verdict equal =
+            core::exact(multiply(matrix, row_of(first, count), count, width), same, dims);
+        EXPECT_TRUE(equal.ok) << shape << ", " << count << " rows, width " << width << ": "
+                              << equal.message;
+      }
+    }
+  }
+}
+
+/// The norm of one row in double.
+std::vector<double> norm_of(const std::vector<double>& row, const float* weight, double eps) {
+  double squares = 0;
+  for (const double value : row) squares += value * value;
+  std::vector<double> out;
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    out.push_back(row[i] / std::sqrt(squares / static_cast<double>(row.size()) + eps) *
+                  (weight != nullptr ? static_cast<double>(weight[i]) : 1.0));
+  }
+  return out;
+}
+
+/// The error of a result that `operations` roundings led to and that is stored in bf16.
+double bf16_bound(int operations, double reference) {
+  return core::unit_roundoff(KvType::kBF16) * std::fabs(reference) +
+         core::unit_underflow(KvType::kBF16) + core::function_bound(operations, 1, reference);
+}
+
+std::vector<float> floats_of(const std::vector<std::uint16_t>& values) {
+  std::vector<float> out;
+  for (const std::uint16_t bits : values) out.push_back(from_bf16(bits));
+  return out;
+}
+
+TEST_F(CudaOps, ResidualsAndNormsAreWithinRoundingOfDouble) {
+  for (const std::int64_t width : {64, 640, 5376, 16384}) {
+    constexpr std::int64_t kRows = 3;
+    constexpr float kScale = 0.7f;
+    constexpr double kEps = 1e-6f;
+    const std::vector<float> x = normals(kRows * width, 3), branch = normals(kRows * width, 4);
+    const std::vector<float> post = normals(width, 5), norm = normals(width, 6);
+    for (const bool with_post : {false, true}) {
+      AddNorm args;
+      float* const device_x = poisoned<float>(kRows * width);
+      device::copy_to_device(device_x, x.data(), x.size() * sizeof(float), stream());
+      args.x = device_x;
+      args.branch = send(branch);
+      args.post_norm = with_post ? send(post) : nullptr;
+      args.scale = kScale;
+      args.norm = send(norm);
+      args.out = poisoned<std::uint16_t>(kRows * width);
+      args.rows = kRows;
+      args.width = width;
+      add_norm(args, stream());
+      const std::vector<float> sums = fetch(device_x, kRows * width);
+      const std::vector<float> outs = floats_of(fetch(args.out, kRows * width));
+      std::vector<double> sum_expected, sum_bounds, out_expected, out_bounds;
+      for (std::int64_t row = 0; row < kRows; ++row) {
+        const std::vector<double> part(branch.begin() + row * width,
+                                       branch.begin() + (row + 1) * width);
+        const std::vector<double> added = with_post ? norm_of(part, post.data(), kEps) : part;
+        std::vector<double> total;
+        for (std::int64_t i = 0; i < width; ++i) {
+          const auto at = static_cast<std::size_t>(i);
+          const double before = static_cast<double>(x[static_cast<std::size_t>(row * width + i)]);
+          total.push_back((before + added[at]) * static_cast<double>(kScale));
+          sum_bounds.push_back(core::summation_bound(with_post ? width / 2 : 2,
+                                                     std::fabs(before) + std::fabs(added[at])));
+        }
+        // The norm starts from the sums that were stored.
+        const std::vector<double> stored(sums.begin() + row * width,
+                                         sums.begin() + (row + 1) * width);
+        for (const double value : norm_of(stored, norm.data(), kEps)) {
+          out_expected.push_back(value);
+          out_bounds.push_back(bf16_bound(static_cast<int>(width) / 2 + 8, value));
+        }
+        sum_expected.insert(sum_expected.end(), total.begin(), total.end());
+      }
+      const core::Verdict sum = core::within_bounds(sums, sum_expected, sum_bounds);
+      EXPECT_TRUE(sum.ok) << width << ": " << sum.message;
+      const core::Verdict out = core::within_bounds(outs, out_expected, out_bounds);
+      EXPECT_TRUE(out.ok) << width << ": " << out.message;
+      buffers_.clear();
+    }
+  }
+}
+
+TEST_F(CudaOps, HeadsGetTheirNormsAndAnglesAndGoWhereTheirPageIs) {
+  struct Case {
+    int q_heads, kv_heads, head_dim, rotary, distance;
+    RopePairs pairs;
+    bool qk_norm, v_norm, v_from_k;
+    kv::Layout layout;
+  };
+  const auto split = RopePairs::kSplitHalf;
+  for (const Case& c :
+       {Case{4, 1, 256, 256, 128, split, true, false, false, kv::Layout::kSwizzled8},
+        Case{9, 3, 64, 64, 32, RopePairs::kAdjacent, false, false, false, kv::Layout::kSwizzled8},
+        Case{8, 2, 512, 128, 256, split, true, true, true, kv::Layout::kSwizzled8},
+        Case{4, 2, 96, 96, 48, split, true, false, false, kv::Layout::kHeadMajor}}) {
+    constexpr std::int64_t kRows = 5;
+    constexpr int kPage = 16;
+    constexpr float kEps = 1e-6f;
+    const int half = c.rotary / 2;
+    const int heads_stored = c.q_heads + (c.v_from_k ? 1 : 2) * c.kv_heads;
+    const std::vector<float> qkv = normals(kRows * heads_stored * c.head_dim, 7);
+    const std::vector<float> q_norm = normals(c.head_dim, 8), k_norm = normals(c.head_dim, 9);
+    std::vector<float> frequencies;
+    for (int i = 0; i < half; ++i)
+      frequencies.push_back(static_cast<float>(std::pow(1e6, -2.0 * i / c.head_dim)));
+    const std::vector<std::int32_t> positions{0, 1, 47, 4095, 131071};
+    const std::vector<std::int64_t> slots{3 * kPage, 3 * kPage + 1, 2 * kPage + 15, kPage, 7};
+    kv::PoolSpec spec{.name = "test",
+                      .layers = 1,
+                      .kv_heads = c.kv_heads,
+                      .head_dim = c.head_dim,
+                      .layout = c.layout,
+                      .page_size = kPage,
+                      .stream = &*stream_,
+                      .pages = 4};
+    const kv::Storage storage = kv::Storage::create(spec).value();
+    for (int page = 0; page < spec.pages; ++page) storage.poison_page(page);
+    float* const cos_sin = poisoned<float>(kRows * 2 * half);
+    angles({send(positions), send(frequencies), cos_sin, kRows, half}, stream());
+    Heads args;
+    args.qkv = send(qkv);
+    args.q_norm = c.qk_norm ? send(q_norm) : nullptr;
+    args.k_norm = c.qk_norm ? send(k_norm) : nullptr;
+    args.v_norm = c.v_norm;
+    args.v_from_k = c.v_from_k;
+    args.eps = kEps;
+    args.cos_sin = cos_sin;
+    args.slots = send(slots);
+    args.rope = {c.q_heads, c.head_dim, c.rotary, c.distance, c.pairs};
+    args.q_heads = c.q_heads;
+    args.kv = storage.view(0);
+    args.q = poisoned<std::uint16_t>(kRows * c.q_heads * c.head_dim);
+    args.rows = kRows;
+    heads(args, stream());
+    const std::vector<float> q = floats_of(fetch(args.q, kRows * c.q_heads * c.head_dim));
+    // The pool as it is, behind a host's view of it.
+    std::vector<std::byte> copy(static_cast<std::size_t>(storage.bytes()));
+    kv::View view = storage.view(0);
+    device::copy_to_host(copy.data(), view.k, copy.size(), stream());
+    stream().synchronize();
+    const std::int64_t v_distance = view.v - view.k;
+    view.k = copy.data();
+    view.v = copy.data() + v_distance;
+    const std::vector<std::int32_t> pages{0, 1, 2, 3};
+    const kv::PageTable table{pages.data(), 4};
+
+    std::vector<float> found;
+    std::vector<double> expected, bounds;
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      for (int head = 0; head < c.q_heads + 2 * c.kv_heads; ++head) {
+        const bool query = head < c.q_heads, value = head >= c.q_heads + c.kv_heads;
+        const int source = value && c.v_from_k ? head - c.kv_heads : head;
+        const auto from = qkv.begin() + (row * heads_stored + source) * c.head_dim;
+        std::vector<double> x(from, from + c.head_dim);
+        if (value ? c.v_norm : c.qk_norm) {
+          x = norm_of(x, value ? nullptr : query ? q_norm.data() : k_norm.data(), kEps);
+        }
+        std::vector<double> size;
+        for (const double element : x) size.push_back(std::fabs(element));
+        for (int i = 0; i < half && !value; ++i) {
+          const bool adjacent = c.pairs == RopePairs::kAdjacent;
+          const auto a = static_cast<std::size_t>(adjacent ? 2 * i : i);
+          const auto b = adjacent ? a + 1 : a + static_cast<std::size_t>(c.distance);
+          const double angle = static_cast<double>(positions[static_cast<std::size_t>(row)]) *
+                               static_cast<double>(frequencies[static_cast<std::size_t>(i)]);
+          const double p = x[a], r = x[b];
+          x[a] = p * std::cos(angle) - r * std::sin(angle);
+          x[b] = r * std::cos(angle) + p * std::sin(angle);
+          size[a] = size[b] = std::fabs(p) + std::fabs(r);
+        }
+        for (int d = 0; d < c.head_dim; ++d) {
+          const auto at = static_cast<std::size_t>(d);
+          const std::int64_t slot = slots[static_cast<std::size_t>(row)];
+          const int kv_head = (head - c.q_heads) % c.kv_heads;
+          found.push_back(
+              query   ? q[static_cast<std::size_t>((row * c.q_heads + head) * c.head_dim + d)]
+              : value ? kv::read_v(view, table, slot, kv_head, d)
+                      : kv::read_k(view, table, slot, kv_head, d));
+          expected.push_back(x[at]);
+          bounds.push_back(bf16_bound(1, x[at]) + core::summation_bound(c.head_dim / 2, size[at]));
+        }
+      }
+    }
+    const core::Verdict verdict = core::within_bounds(found, expected, bounds);
+    EXPECT_TRUE(verdict.ok) << c.head_dim << ": " << verdict.message;
+    EXPECT_TRUE(std::isnan(kv::read_k(view, table, 8, 0, 0))) << "a token that nobody wrote";
+    buffers_.clear();
+  }
+}
+
+TEST_F(CudaOps, GatesAndSoftcapAreWithinRoundingOfDouble) {
+  constexpr std::int64_t kRows = 3, kWidth = 96;
+  const std::vector<float> both = normals(kRows * 2 * kWidth, 10, 4.0f);
+  for (const bool gelu : {false, true}) {
+    std::uint16_t* const out = poisoned<std::uint16_t>(kRows * kWidth);
+    gate({send(both), gelu, out, kRows, kWidth}, stream());
+    const std::vector<float> found = floats_of(fetch(out, kRows * kWidth));
+    std::vector<double> expected, bounds;
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      for (std::int64_t i = 0; i < kWidth; ++i) {
+        const double x = static_cast<double>(both[static_cast<std::size_t>(row * 2 * kWidth + i)]);
+        const double up =
+            static_cast<double>(both[static_cast<std::size_t>((row * 2 + 1) * kWidth + i)]);
+        const double z = gelu ? 2 * 0.7978845608028654 * (x + 0.044715 * x * x * x) : x;
+        const double value = x / (1 + std::exp(-z)) * up;
+        expected.push_back(value);
+        // An error of z is one of the exponential, relative to it.
+        bounds.push_back(bf16_bound(8, value) + core::function_bound(8, std::fabs(z), value));
+      }
+    }
+    const core::Verdict verdict = core::within_bounds(found, expected, bounds);
+    EXPECT_TRUE(verdict.ok) << gelu << ": " << verdict.message;
+  }
+  constexpr float kCap = 30.0f;
+  const std::vector<float> x = normals(1000, 11, 40.0f);
+  float* const capped = poisoned<float>(1000);
+  device::copy_to_device(capped, x.data(), x.size() * sizeof(float), stream());
+  softcap(capped, kCap, 1000, stream());
+  std::vector<double> expected, bounds;
+  for (const float value : x) {
+    expected.push_back(static_cast<double>(kCap) *
+                       std::tanh(static_cast<double>(value) / static_cast<double>(kCap)));
+    bounds.push_back(core::function_bound(8, 1, expected.back()));
+  }
+  const core::Verdict verdict = core::within_bounds(fetch(capped, 1000), expected, bounds);
+  EXPECT_TRUE(verdict.ok) << verdict.message;
+}
+
+TEST_F(CudaOps, EmbeddingsAreTheRowsOfTheTable) {
+  constexpr std::int64_t kHidden = 96, kVocab = 37;
+  const std::vector<std::uint16_t> table = bf16_of(normals(kHidden * kVocab, 12));
+  const Matrix matrix = upload(table, kHidden, {kVocab});
+  const std::vector<std::int32_t> tokens{36, 0, 17, 16, 15};
+  float* const x = poisoned<float>(5 * kHidden);
+  embed({&matrix, send(tokens), 2.0f, x, 5}, stream());
+  std::vector<float> expected;
+  for (const std::int32_t token : tokens) {
+    for (std::int64_t i = 0; i < kHidden; ++i)
+      expected.push_back(2.0f * from_bf16(table[static_cast<std::size_t>(token * kHidden + i)]));
+  }
+  const core::Verdict verdict = core::exact(fetch(x, 5 * kHidden), expected);
+  EXPECT_TRUE(verdict.ok) << verdict.message;
+}
+
+}  // namespace
+}  // namespace segue::ops::cuda

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// The second promise on a GPU: tokens and logits hashes do not depend on speculation, on the
+// requests beside one, on the prefill chunk, the page size or the policy; nor on whether a prompt
+// continues a cache.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+
+#include "core/file.h"
+#include "core/json.h"
+#include "device/device.h"
+#include "e2e/tiny_model.h"
+#include "segue/engine.h"
+
+namespace segue::e2e {
+namespace {
+
+struct Output {
+  std::vector<std::int32_t> tokens;
+  std::uint64_t hash = 0;
+  friend bool operator==(const Output&, const Output&) = default;
+};
+
+struct Setting {
+  SpecMode mode;
+  int k;
+};
+constexpr Setting kSettings[] = {
+    {SpecMode::kOff, 0},   {SpecMode::kNgram, 1}, {SpecMode::kNgram, 2}, {SpecMode::kNgram, 4},
+    {SpecMode::kNgram, 8}, {SpecMode::kDraft, 3}, {SpecMode::kAuto, 8}};
+
+class GpuEngine : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (const auto gpu = device::gpu_facts(); !gpu.ok()) GTEST_SKIP() << gpu.error().message;
+  }
+  /// The demonstration target, or a small random model of that architecture.
+  static std::string model() {
+    if (GetParam() == "pair") return std::string(SEGUE_MODELS_DIR) + "/segue-pair/target";
+    TinyModel tiny;
+    tiny.architecture = GetParam();
+    return write_tiny(tiny);
+  }
+  /// Around the window, pages, the chunk.
+  static std::vector<std::vector<std::int32_t>> prompts() {
+    std::vector<std::vector<std::int32_t>> out;
+    if (GetParam() != "pair") {
+      for (const std::int64_t length : {1, 17, 65, 200})
+        out.push_back(repetitive_tokens(length, 100 + static_cast<std::uint64_t>(length)));
+      return out;
+    }
+    const Result<std::string> text =
+        core::read_file(std::string(SEGUE_GOLDEN_DIR) + "/segue-pair.json");
+    EXPECT_TRUE(text.ok());
+    const core::Json json = core::Json::parse(*text).value();
+    std::vector<std::int32_t> all;
+    for (const core::Json& token : *json.find("prompt")->as_array())
+      all.push_back(static_cast<std::int32_t>(*token.as_int()));
+    for (const auto& [begin, end] : {std::pair{0, 40}, std::pair{30, 287}, std::pair{10, 600}})
+      out.emplace_back(all.begin() + begin, all.begin() + end);
+    return out;
+  }
+  static Request request(const std::vector<std::int32_t>& prompt, float temperature,
+                         const Setting& setting) {
+    Request out;
+    out.prompt_tokens = prompt;
+    out.max_tokens = 40;
+    out.sampling.temperature = temperature;
+    out.sampling.seed = 11;
+    out.spec = setting.mode;
+    out.draft_tokens = setting.k;
+    out.ignore_eos = true;
+    out.logits_hash = true;
+    return out;
+  }
+  static Output output_of(const Result<Completion>& completion) {
+    EXPECT_TRUE(completion.ok()) << (completion.ok() ? "" : completion.error().message);
+    if (!completion.ok()) return {};
+    return {completion->tokens, completion->logits_hash};
+  }
+};
+
+TEST_P(GpuEngine, TokensAndLogitsDependOnTheRequestAlone) {
+  const std::string path = model();
+  std::map<std::pair<float, std::size_t>, Output> expected;
+  std::int64_t drafted = 0, accepted = 0;
+  struct Engines {
+    int chunk, parallel, page;
+    const char* policy;
+  };
+  for (const Engines& e :
+       {Engines{512, 1, 0, "segue"}, Engines{64, 3, 16, "segue"}, Engines{512, 4, 24, "stock"}}) {
+    EngineOptions options;
+    options.device = Device::kCuda;
+    options.model = path;
+    options.draft_model = path;
+    options.prefill_chunk = e.chunk;
+    options.max_sequences = e.parallel;
+    options.page_size = e.page;
+    options.policy = e.policy;
+    options.context = 1000;
+    const Result<std::unique_ptr<Engine>> engine = Engine::create(options);
+    ASSERT_TRUE(engine.ok()) << engine.error().message;
+    EXPECT_NE((*engine)->start_line().find((*engine)->device_name()), std::string::npos);
+    EXPECT_NE((*engine)->start_line().find("cuda."), std::string::npos) << (*engine)->start_line();
+    for (const float temperature : {0.0f, 0.8f}) {
+      for (const Setting& setting : kSettings) {
+        std::vector<Request> batch;
+        for (const std::vector<std::int32_t>& prompt : prompts())
+          batch.push_back(request(prompt, temperature, setting));
+        const std::vector<Result<Completion>> completions = (*engine)->generate_batch(batch);
+        for (std::size_t i = 0; i < completions.size(); ++i) {
+          const Output found = output_of(completions[i]);
+          EXPECT_EQ(found, expected.try_emplace({temperature, i}, found).first->second)
+              << fmt::format("prompt {}, T {}, {} k {}, chunk {}, {} in flight, page {}, {}", i,
+                             temperature, spec_mode_name(setting.mode), setting.k, e.chunk,
+                             e.parallel, e.page, e.policy);
+          if (!completions[i].ok()) continue;
+          drafted += completions[i]->stats.drafted;
+          accepted += completions[i]->stats.accepted;
+        }
+      }
+    }
+  }
+  // The matrix proves something only if drafts were both accepted and rejected.
+  EXPECT_GT(accepted, 100);
+  EXPECT_GT(drafted - accepted, 100);
+}
+
+TEST_P(GpuEngine, APromptThatContinuesTheLastHasTheTokensOfAFreshOne) {
+  EngineOptions options;
+  options.device = Device::kCuda;
+  options.model = model();
+  options.context = 1000;
+  const Result<std::unique_ptr<Engine>> engine = Engine::create(options);
+  ASSERT_TRUE(engine.ok()) << engine.error().message;
+  const std::vector<std::int32_t> first = prompts().back();
+  const Result<Completion> reply = (*engine)->generate(request(first, 0.8f, {SpecMode::kAuto, 8}));
+  ASSERT_TRUE(reply.ok()) << reply.error().message;
+  std::vector<std::int32_t> second = first;
+  second.insert(second.end(), reply->tokens.begin(), reply->tokens.end());
+  const Request next = request(second, 0.8f, {SpecMode::kAuto, 8});
+  const Output continued = output_of((*engine)->generate(next));
+  EXPECT_EQ(continued, output_of((*engine)->generate_batch(std::span(&next, 1))[0]));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GpuEngine, testing::Values("gemma3", "llama", "pair"),
+                         [](const auto& name) { return name.param; });
+
+}  // namespace
+}  // namespace segue::e2e
