@@ -5,15 +5,18 @@
 #include <algorithm>
 #include <limits>
 
+#include "attention/unit.h"
+
 namespace segue::attention {
 namespace {
 
 constexpr double kEvenEnough = 1.02;  // makespan over the ideal at which no candidate is looked at
 constexpr double kAloneGain = 0.9;    // of an even share, by a workgroup alone where several fit
+constexpr int kLittle = 8;  // up to 1/8 of a unit's keys are too few for a segment of their own
 constexpr int kFinest = 4;  // segments per workgroup at most, when one tile is the whole step
 
 struct TileCost {
-  int units = 0;
+  int units = 0;     // without a last one of a few keys
   double unit = 0;   // of one unit
   double merge = 0;  // of one stored partial
   double start = 0;  // of one item
@@ -21,6 +24,14 @@ struct TileCost {
   TileCost(const Shape& shape, const DeviceFacts& device, const RowTile& tile) {
     const double rows = static_cast<double>(tile.rows) * shape.group();
     units = tile.unit_last - tile.unit_first;
+    // Just past a power of two the last unit has a few keys. A GPU makes no segment for them if
+    // that would be one item more than it runs at once, which takes a round of its own: the last
+    // one takes them along (cut() in plan.cc rounds down).
+    const std::int64_t last =
+        tile.position + tile.rows - std::int64_t{tile.unit} * (tile.unit_last - 1);
+    const bool little = last <= std::min<std::int64_t>(kUnitSlack, tile.unit / kLittle);
+    if (device.kind == DeviceKind::kCuda && little && shape.kv_heads * units > device.workgroups)
+      units = std::max(units - 1, 1);
     const double key = std::max<double>(device.reading_rows, rows);
     unit = tile.unit * key;
     merge = device.merge_keys * rows;

@@ -9,8 +9,12 @@
 #include <array>
 #include <queue>
 #include <random>
+#include <span>
+#include <vector>
 
 #include "attention/checked_plan.h"
+#include "attention/gpu.h"
+#include "attention/unit.h"
 
 namespace segue::attention {
 namespace {
@@ -54,6 +58,31 @@ TEST(Split, GivesALoneSequenceTheWholeDeviceAtEveryDepth) {
       const Plan two = plan_of(kOne, {{.depth = depth, .rows = rows}}, device_of(2));
       EXPECT_GE(two.workgroups(), 2) << depth;
       EXPECT_LE(two.workgroups(), 8) << depth;
+    }
+  }
+}
+
+TEST(Split, MakesNoSegmentOfTheFewKeysThatAVerifyBlockAddsToAPowerOfTwo) {
+  const Shape shape{
+      .q_heads = 32, .kv_heads = 4, .head_dim = 512, .layout = kv::Layout::kSwizzled8};
+  device::GpuFacts gpu;
+  gpu.name = "H200";
+  gpu.major = 9;
+  gpu.multiprocessors = 132;
+  const DeviceFacts device = gpu_device(gpu, shape);
+  const UnitRule rule = unit_rule(shape, device);
+  for (const std::int64_t depth : {8192, 32'768, 131'072}) {
+    for (const std::int64_t past : {-1, 0, 1, 50}) {
+      for (const int rows : {1, 5, 8}) {
+        RowTile tile;
+        tile.rows = rows;
+        tile.position = depth + past;
+        tile.unit = unit_size(rule, tile.position + rows);
+        tile.unit_last = static_cast<std::int32_t>((tile.position + rows - 1) / tile.unit + 1);
+        std::vector<std::int32_t> segments;
+        choose_segments(shape, device, std::span(&tile, 1), segments);
+        EXPECT_EQ(segments[0], 16) << depth + past << " keys, " << rows << " rows";
+      }
     }
   }
 }

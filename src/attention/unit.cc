@@ -10,9 +10,6 @@
 namespace segue::attention {
 namespace {
 
-constexpr std::int64_t kSlack =
-    64;  // keys by which a class reaches past target_units units: room for a verify block
-
 constexpr int kCoarseUnits = 16;
 
 }  // namespace
@@ -38,7 +35,7 @@ UnitRule unit_rule(const Shape& shape, const DeviceFacts& device, bool prefill) 
 int unit_size(const UnitRule& rule, std::int64_t keys) {
   DCHECK(rule.min_unit >= rule.granule && rule.min_unit % rule.granule == 0 && rule.granule >= 1 &&
          rule.target_units >= 1 && rule.steps >= 1);
-  const std::int64_t reach = std::max<std::int64_t>(keys - kSlack, 1);
+  const std::int64_t reach = std::max<std::int64_t>(keys - kUnitSlack, 1);
   std::int64_t need = (reach + rule.target_units - 1) / rule.target_units;
   if (rule.coarse_unit > 0) {
     need =
@@ -60,7 +57,7 @@ int unit_size(const UnitRule& rule, std::int64_t keys) {
 
 std::int64_t unit_limit(const UnitRule& rule, int unit) {
   const int units = unit < rule.coarse_unit ? rule.coarse_units : rule.target_units;
-  return std::int64_t{unit} * units + kSlack;
+  return std::int64_t{unit} * units + kUnitSlack;
 }
 
 }  // namespace segue::attention

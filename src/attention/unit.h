@@ -22,6 +22,9 @@ struct UnitRule {
   int coarse_unit = 0;  // one of the sizes; coarse_units <= target_units
 };
 
+/// Keys by which a class reaches past its number of units: room for a verify block.
+inline constexpr std::int64_t kUnitSlack = 64;
+
 /// The rule of a layer: max(target_units, target_items / kv_heads) units, so that a lone sequence
 /// fills the machine. Layers without a window have fewer at up to coarse_keys, where partials weigh
 /// more than idle workgroups. Prompt rows (`prefill`) come in numbers: their units are larger.
@@ -30,8 +33,8 @@ UnitRule unit_rule(const Shape& shape, const DeviceFacts& device, bool prefill =
 /// Unit size in keys for a row that sees `keys` keys: the smallest min_unit * 2^e * (1 + i /
 /// steps), i in 0..steps - 1, rounded up to the granule, whose target_units-fold reaches keys - 64,
 /// and whose coarse_units-fold does where the size is below coarse_unit.
-/// The 64 keeps a depth of 2^n and the verify block after it in one class. Never decreases with
-/// keys.
+/// The 64 (kUnitSlack) keeps a depth of 2^n and the verify block after it in one class. Never
+/// decreases with keys.
 int unit_size(const UnitRule& rule, std::int64_t keys);
 
 /// The largest number of keys that has this unit size.
