@@ -10,7 +10,7 @@
 
 #include "attention/cuda/arguments.h"
 #include "attention/cuda/launch.h"
-#include "device/cuda/check.h"
+#include "device/cuda/overlap.cuh"
 
 namespace segue::attention::cuda {
 
@@ -44,46 +44,9 @@ inline Arguments arguments_of(const DeviceParams& params, int tile_keys) {
   return args;
 }
 
-struct BlockFacts {
-  int threads = 0;
-  int shared_bytes = 0;
-  bool overlaps = false;  // with the kernel before it
-  int cluster = 1;        // consecutive blocks that share their shared memory
-};
-
-/// Launches; with `overlaps` so that the kernel may start while the one before it still runs: it
-/// says when it needs that one (wait_for_previous_launch).
-template <class... Parameters>
-void enqueue(void (*kernel)(Parameters...), dim3 grid, const BlockFacts& block, cudaStream_t stream,
-             Parameters... parameters) {
-  cudaLaunchAttribute attributes[2]{};
-  unsigned count = 0;
-  if (block.overlaps) {
-    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
-  }
-  if (block.cluster > 1) {
-    attributes[count].id = cudaLaunchAttributeClusterDimension;
-    attributes[count++].val.clusterDim = {static_cast<unsigned>(block.cluster), 1, 1};
-  }
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = dim3(static_cast<unsigned>(block.threads));
-  config.dynamicSmemBytes = static_cast<std::size_t>(block.shared_bytes);
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = count;
-  device::cuda_check(cudaLaunchKernelEx(&config, kernel, parameters...));
-}
-
-/// Does this thread's GPU run kernels that may start before the one before them ends?
-inline bool launches_overlap() {
-  int device = 0;
-  int major = 0;
-  device::cuda_check(cudaGetDevice(&device));
-  device::cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  return major >= 9;
-}
+using device::BlockFacts;
+using device::enqueue;
+using device::launches_overlap;
 
 /// What there is to reduce: rows x group of the largest tile, live (or captured) reductions,
 /// partials of the longest one.

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "device/cuda/overlap.cuh"
+
 namespace segue::attention::cuda {
 
 __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
@@ -237,18 +239,8 @@ template <int kRegisters>
 __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
-/// Blocks of the next kernel in the stream may start. Before 9.0 kernels never overlap.
-__device__ __forceinline__ void allow_next_launch() {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-/// Waits until the previous kernel of the stream is complete and its writes are visible.
-__device__ __forceinline__ void wait_for_previous_launch() {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
+using device::allow_next_launch;
+using device::wait_for_previous_launch;
 
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;

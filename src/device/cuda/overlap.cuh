@@ -28,21 +28,35 @@ __device__ __forceinline__ void wait_for_previous_launch() {
 #endif
 }
 
-/// Launches so that the kernel may start while the one before it still runs, if it says when it
-/// needs that one (wait_for_previous_launch); else not (`overlaps` false).
+struct BlockFacts {
+  int threads = 0;
+  int shared_bytes = 0;
+  bool overlaps = false;  // with the kernel before it
+  int cluster = 1;        // consecutive blocks that share their shared memory
+};
+
+/// Launches; with `overlaps` so that the kernel may start while the one before it still runs: it
+/// says when it needs that one (wait_for_previous_launch).
 template <class... Parameters>
-void enqueue(void (*kernel)(Parameters...), dim3 grid, int threads, int shared_bytes,
-             cudaStream_t stream, bool overlaps, Parameters... parameters) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+void enqueue(void (*kernel)(Parameters...), dim3 grid, const BlockFacts& block, cudaStream_t stream,
+             Parameters... parameters) {
+  cudaLaunchAttribute attributes[2]{};
+  unsigned count = 0;
+  if (block.overlaps) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (block.cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {static_cast<unsigned>(block.cluster), 1, 1};
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
+  config.blockDim = dim3(static_cast<unsigned>(block.threads));
+  config.dynamicSmemBytes = static_cast<std::size_t>(block.shared_bytes);
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = overlaps ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   cuda_check(cudaLaunchKernelEx(&config, kernel, parameters...));
 }
 

@@ -251,8 +251,8 @@ struct Launch {
 template <int kTiles, int kColumns>
 void launch_few(const Arguments& args, const Launch& launch) {
   const auto blocks = static_cast<unsigned>((args.tiles + kTiles - 1) / kTiles);
-  device::enqueue(product_few<kTiles, kColumns>, dim3(blocks), kThreads, 0, launch.stream,
-                  launch.overlaps, args);
+  device::enqueue(product_few<kTiles, kColumns>, dim3(blocks), {kThreads, 0, launch.overlaps},
+                  launch.stream, args);
 }
 
 /// The part of the time of all multiprocessors that blocks of so many tiles use.
@@ -309,7 +309,7 @@ void product(const Product& call, int multiprocessors, const device::Stream& str
     const dim3 grid(static_cast<unsigned>((args.rows + kWideRows - 1) / kWideRows),
                     static_cast<unsigned>((args.outputs + kWideOutputs - 1) / kWideOutputs));
     CHECK(grid.y < 65536);
-    device::enqueue(product_many, grid, kThreads, 0, launch.stream, launch.overlaps, args);
+    device::enqueue(product_many, grid, {kThreads, 0, launch.overlaps}, launch.stream, args);
   }
 }
 

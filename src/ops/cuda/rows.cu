@@ -237,7 +237,7 @@ template <class... Parameters>
 void launch(void (*kernel)(Parameters...), dim3 grid, int threads, const device::Stream& stream,
             std::type_identity_t<Parameters>... parameters) {
   static const bool overlaps = device::launches_overlap();
-  device::enqueue<Parameters...>(kernel, grid, threads, 0, device::cuda_stream(stream), overlaps,
+  device::enqueue<Parameters...>(kernel, grid, {threads, 0, overlaps}, device::cuda_stream(stream),
                                  parameters...);
 }
 
