@@ -9,7 +9,6 @@
 #include <cstring>
 #include <deque>
 #include <functional>
-#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -17,6 +16,7 @@
 #include "attention/cuda/launch.h"
 #include "core/check.h"
 #include "kv/sizing.h"
+#include "model/gpu_step.h"
 #include "model/gpu_weights.h"
 #include "model/step.h"
 #include "ops/cuda/rows.h"
@@ -26,74 +26,17 @@ namespace {
 
 namespace gpu = ops::cuda;
 
-/// Device memory that grows to the largest step seen. Nothing may be in flight when it does.
-template <class T>
-class Rows {
- public:
-  T* of(std::int64_t count) {
-    const auto bytes = static_cast<std::size_t>(count) * sizeof(T);
-    if (bytes > buffer_.bytes()) {
-      buffer_ = device::Buffer();
-      buffer_ = device::Buffer(bytes);
-    }
-    return buffer_.as<T>();
-  }
-  T* data() const { return buffer_.as<T>(); }
-
- private:
-  device::Buffer buffer_;
-};
-
-/// The same in pinned host memory.
-template <class T>
-class HostRows {
- public:
-  T* of(std::int64_t count) {
-    if (count > capacity_) {
-      buffer_ = device::PinnedBuffer();
-      buffer_ = device::PinnedBuffer(static_cast<std::size_t>(count) * sizeof(T));
-      capacity_ = count;
-    }
-    return reinterpret_cast<T*>(buffer_.data());
-  }
-  T* data() const { return reinterpret_cast<T*>(buffer_.data()); }
-
- private:
-  device::PinnedBuffer buffer_;
-  std::int64_t capacity_ = 0;
-};
-
 /// Attention of the layers of one kind.
 struct Group {
-  attention::DeviceFacts facts;
-  attention::Plan plan;
-  attention::cuda::Capacity capacity;
-  std::optional<attention::cuda::DevicePlan> device_plan;
-  std::vector<kv::PageTable> tables;  // [sequences]
-  Rows<float> cos_sin;                // [rows, 2, rotary / 2]
-  Rows<std::int64_t> slots;           // [rows]
+  PlannedAttention planned;
+  Rows<float> cos_sin;       // [rows, 2, rotary / 2]
+  Rows<std::int64_t> slots;  // [rows]
   HostRows<std::int64_t> host_slots;
   // Around attention in one layer: events keep kernels from overlapping. It is another one in every
   // step and stands for all of them.
   device::Event start, end;
   int timed = 0;  // index among the layers of the kind
 };
-
-bool fits(const attention::cuda::Capacity& needed, const attention::cuda::Capacity& there) {
-  return needed.items <= there.items && needed.reductions <= there.reductions &&
-         needed.tile_rows <= there.tile_rows && needed.runs <= there.runs &&
-         needed.partials <= there.partials && needed.table_entries <= there.table_entries;
-}
-
-/// Room for plans twice as large, so that a growing depth seldom asks for more.
-attention::cuda::Capacity with_room(attention::cuda::Capacity needed) {
-  needed.items *= 2;
-  needed.reductions *= 2;
-  needed.runs *= 2;
-  needed.partials *= 2;
-  needed.table_entries *= 2;
-  return needed;
-}
 
 class GpuModel final : public LanguageModel {
  public:
@@ -105,6 +48,7 @@ class GpuModel final : public LanguageModel {
   void embed_token(std::int32_t token, float* out) const override;
   void reserve_logits(std::int64_t rows) override;
   Result<StepOutput> forward(const StepInput& input) override;
+  GpuTarget target() const { return {&weights_.embedding, &stream_}; }
 
  protected:
   const device::Stream* stream() const override { return &stream_; }
@@ -175,27 +119,21 @@ void GpuModel::reserve_logits(std::int64_t rows) {
 Status GpuModel::plan_group(const StepInput& input, int kind) {
   Group& group = groups_[static_cast<std::size_t>(kind)];
   const attention::PlanInput asked = plan_input(input, config_, kind, step_.sequences);
-  group.facts = device_facts(place(), asked.shape, input.kernel);
-  if (input.workgroups > 0) group.facts.workgroups = input.workgroups;
-  if (Status status = attention::plan(asked, group.facts, group.plan); !status.ok()) return status;
-  group.tables.clear();
+  attention::DeviceFacts device = device_facts(place(), asked.shape, input.kernel);
+  if (input.workgroups > 0) device.workgroups = input.workgroups;
+  std::vector<kv::PageTable>& tables = group.planned.tables;
+  tables.clear();
   for (const SequenceInput& sequence : input.sequences)
-    group.tables.push_back(input.cache->table(sequence.id, kind));
-  const attention::cuda::Capacity needed = attention::cuda::capacity_of(group.plan, group.tables);
-  if (!group.device_plan || !fits(needed, group.capacity)) {
-    group.capacity = larger(with_room(needed), group.capacity);
-    group.device_plan.emplace(group.capacity, asked.shape.head_dim);
-  }
-  if (Status status = group.device_plan->upload(group.plan, group.tables, stream_); !status.ok())
-    return status;
+    tables.push_back(input.cache->table(sequence.id, kind));
+  if (Status status = group.planned.set(asked, device, stream_); !status.ok()) return status;
   const int page_size = input.cache->spec(kind).page_size;
   std::int64_t* slot = group.host_slots.of(rows_);
   for (std::size_t i = 0; i < input.sequences.size(); ++i) {
     for (std::size_t row = 0; row < input.sequences[i].tokens.size(); ++row) {
       const std::int64_t position = input.sequences[i].depth + static_cast<std::int64_t>(row);
-      CHECK(position / page_size < group.tables[i].count);
-      *slot++ = std::int64_t{group.tables[i].pages[position / page_size]} * page_size +
-                position % page_size;
+      CHECK(position / page_size < tables[i].count);
+      *slot++ =
+          std::int64_t{tables[i].pages[position / page_size]} * page_size + position % page_size;
     }
   }
   device::copy_to_device(group.slots.of(rows_), group.host_slots.data(),
@@ -204,7 +142,7 @@ Status GpuModel::plan_group(const StepInput& input, int kind) {
   gpu::angles({device_rows_.data() + rows_, weights_.inv_freq[static_cast<std::size_t>(kind)],
                group.cos_sin.of(rows_ * facts.rotary), rows_, facts.rotary / 2},
               stream_);
-  records_[static_cast<std::size_t>(kind)].plan = &group.plan;
+  records_[static_cast<std::size_t>(kind)].plan = &group.planned.plan;
   records_[static_cast<std::size_t>(kind)].attention_us = 0;
   return {};
 }
@@ -230,16 +168,16 @@ void GpuModel::attend(const StepInput& input, int layer) {
   const Layer& place_of = config_.layers[static_cast<std::size_t>(layer)];
   Group& group = groups_[static_cast<std::size_t>(place_of.kind)];
   attention::DeviceParams params;
-  params.plan = &*group.device_plan;
+  params.plan = &*group.planned.on_device;
   params.q = q_.data();
   params.out = attended_.data();
   params.kv = input.cache->view(place_of.kind, place_of.kv_layer);
-  params.shape = group.plan.shape;
+  params.shape = group.planned.plan.shape;
   params.scale = config_.attention_scale;
   params.multiprocessors = place().gpu.multiprocessors;
   const bool timed = place_of.kv_layer == group.timed;
   if (timed) group.start.record(stream_);
-  group.plan.kernel->launch_on_gpu(params, stream_);
+  group.planned.plan.kernel->launch_on_gpu(params, stream_);
   if (timed) group.end.record(stream_);
 }
 
@@ -364,6 +302,11 @@ Result<StepOutput> GpuModel::forward(const StepInput& input) {
 }
 
 }  // namespace
+
+GpuTarget gpu_target(const LanguageModel& model) {
+  CHECK(model.place().device == Device::kCuda);
+  return static_cast<const GpuModel&>(model).target();
+}
 
 Result<std::unique_ptr<LanguageModel>> load_gpu_model(const Config& config, TensorSource& source,
                                                       core::ThreadPool& pool,
