@@ -17,7 +17,7 @@ def merge(documents: list[dict]) -> dict:
     first = documents[0]
     cells = {}
     for document in documents:
-        for part in ("machine", "build", "threads"):
+        for part in ("machine", "build", "threads", "device_name"):
             if document[part] != first[part]:
                 raise ValueError(f"'{part}' differs: {document[part]} and {first[part]}")
         for key, value in document["settings"].items():

@@ -54,7 +54,10 @@ std::int64_t round_room(int tokens) { return 1 + std::int64_t{tokens} + kSpareTo
 
 /// What is refused before the model is loaded.
 Status check(const std::string& path, const CellOptions& options) {
-  const Result<model::Config> config = engine::check_models(path, {}, {});
+  const Result<model::Place> place =
+      engine::check_place(options.device, options.threads, options.kv);
+  if (!place.ok()) return place.error();
+  const Result<model::Config> config = engine::check_models(path, {}, {}, *place);
   if (!config.ok()) return config.error();
   return check_room(*config, std::ranges::max(options.depths), round_room(options.tokens));
 }
@@ -295,6 +298,7 @@ Result<core::Json> Cells::run() {
   if (!status.ok() && status.error().code != ErrorCode::kCancelled) return status.error();
   core::Json json = core::Json::object();
   return json.set("cells", std::move(cells))
+      .set("device_name", runtime_.model->place().name())
       .set("threads", runtime_.pool->threads())
       .set("interrupted", !status.ok());
 }
@@ -336,6 +340,7 @@ Result<core::Json> run_cells(const std::string& path, CellOptions options) {
   if (Status status = check(path, options); !status.ok()) return status.error();
   const Result<std::unique_ptr<engine::Runtime>> runtime =
       engine::Runtime::load({.model = path,
+                             .device = options.device,
                              .threads = options.threads,
                              .progress = options.load_progress,
                              .cancelled = options.cancelled});

@@ -37,6 +37,7 @@ struct CellOptions {
   std::vector<std::int64_t> fixed;  // k of the fixed alternatives
   int rounds = 2;                   // each with a controller that starts cold
   int tokens = 256;                 // per sequence, alternative and round
+  Device device = Device::kCpu;
   KvType kv = KvType::kBF16;
   int threads = 0;  // 0: all CPUs of this process
   std::function<void(double fraction)> load_progress;
@@ -46,9 +47,10 @@ struct CellOptions {
 
 /// Tokens are those that k drafts of the profile yield on average, not those that a slice was lucky
 /// to get: luck is no property of the choice of k. Times are without what other programs took.
-/// {cells: [{depth, batch, profile, alternatives: [..], best_fixed, to_off, to_best}], threads,
-/// interrupted} on the model at `path`. Interrupted: the cells are of the rounds that finished.
-/// kUsage, before the model is loaded, when a depth does not fit its context.
+/// {cells: [{depth, batch, profile, alternatives: [..], best_fixed, to_off, to_best}], device_name,
+/// threads, interrupted} on the model at `path`. Interrupted: the cells are of the rounds that
+/// finished. Refused before the model is loaded: a depth that does not fit its context (kUsage),
+/// what does not run on the device.
 Result<core::Json> run_cells(const std::string& path, CellOptions options);
 
 /// The cells as a table for people.

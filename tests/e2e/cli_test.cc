@@ -119,6 +119,7 @@ TEST_F(Cli, FailuresExitWithOneAndNameTheThing) {
            {"kernels --device cuda", "CUDA"},
            {run_model + "-p x --device cuda", "CUDA"},
            {"ladder -m " + model + " --device cuda", "CUDA"},
+           {"cells -m " + model + " --device cuda", "CUDA"},
            {"eval -m " + model + " --device cuda --text-file " + text, "CUDA"},
            {"sweep --shape 4,1,64 --shape 64,64,512 --depths 64,16777216 --rows 1 --kv f32 "
             "--rounds 1000",
