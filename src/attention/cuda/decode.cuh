@@ -8,11 +8,10 @@
 // kv head are the 64 rows of a warpgroup product, Q and the output live in registers, K and V
 // arrive by bulk copies of whole (page, head) blocks in the order that the product reads
 // (docs/kernels/cuda-decode.md), and the scores of tile n + 1 run while the output of tile n does.
-// At head_dim 512 the two blocks of a cluster split the dims of K, V and the output: a block
-// computes half of every score, and warps of the two that hold the same rows exchange these halves
-// through distributed shared memory. A row's bits depend on the keys it sees, its unit size and
-// nothing else: every row goes through the same instructions wherever it lies in the tile, keys
-// that it does not see are masked by selection, and no rounding is left to the compiler.
+// A row's bits depend on the keys it sees, its unit size and nothing else: every row goes through
+// the same instructions wherever it lies in the tile, keys that it does not see are masked by
+// selection, and no rounding is left to the compiler. Head_dim 512 has a kernel of its own:
+// decode_pair.cuh.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -48,63 +47,46 @@ struct Tile {
   static constexpr bool kNatural = Natural;
   static constexpr int kHeadDim = HeadDim;
   static constexpr int kRowGroups = kVariant == Variant::kWide ? 2 : 1;
-  // A cluster of two blocks has an item; each holds half of the dims of its Q, K, V and output.
-  static constexpr bool kPair = HeadDim > 256;
-  static constexpr int kClusterBlocks = kPair ? 2 : 1;
-  static constexpr int kBlockDims = HeadDim / kClusterBlocks;
-  // Warpgroups that share a row group: each computes the scores of its part of a tile's keys, and
-  // the output of its part of the block's dims.
-  static constexpr int kSplit = kPair ? 2 : 1;
-  static constexpr int kDims = kBlockDims / kSplit;  // of one warpgroup's output
+  static constexpr int kClusterBlocks = 1;
+  static constexpr int kBlockDims = HeadDim;
   static constexpr bool kFeedingGroup =
-      kPair || (kVariant == Variant::kWide && HeadDim <= 128);  // a third warpgroup feeds the rings
+      kVariant == Variant::kWide && HeadDim <= 128;  // a third warpgroup feeds the rings
   static constexpr int kFeederThreads = kFeedingGroup ? 128 : kVariant == Variant::kLone ? 32 : 0;
   static constexpr bool kFeeder = kFeederThreads > 0;
-  static constexpr int kThreads = 128 * kSplit * kRowGroups;  // that compute
+  static constexpr int kThreads = 128 * kRowGroups;  // that compute
   static constexpr int kBlockThreads = kThreads + kFeederThreads;
   static constexpr int kKeys = HeadDim == 256 ? 32 : 64;  // of one tile
-  static constexpr int kScoreKeys = kKeys / kSplit;       // of one warpgroup's scores
-  static constexpr int kLineBytes = kBlockDims * 2;       // of a token in a slot
+  static constexpr int kLineBytes = HeadDim * 2;          // of a token in a slot
   static constexpr int kSlotBytes = kKeys * kLineBytes;
-  static constexpr int kBlocks = kSplit * kRowGroups > 1 || kFeeder ? 1
-                                 : HeadDim == 64                    ? 3
-                                                 : 2;  // resident on a multiprocessor
-  static constexpr bool kDeep = kBlocks == 1 && !kPair;
-  static constexpr int kKSlots = kDeep ? 6 : kPair ? 2 : 3;
-  static constexpr int kVSlots = kDeep ? 6 : kPair ? 2 : HeadDim == 256 ? 4 : 3;
+  static constexpr int kBlocks = kRowGroups > 1 || kFeeder ? 1
+                                 : HeadDim == 64           ? 3
+                                                           : 2;  // resident on a multiprocessor
+  static constexpr bool kDeep = kBlocks == 1;
+  static constexpr int kKSlots = kDeep ? 6 : 3;
+  static constexpr int kVSlots = kDeep ? 6 : HeadDim == 256 ? 4 : 3;
   static constexpr int kPageEntries = kKeys == 32 ? 64 : 128;
 
   static constexpr int kVOffset = kKSlots * kSlotBytes;
-  static constexpr int kExchangeOffset = kVOffset + kVSlots * kSlotBytes;
-  // Two buffers; of a warp's sixteen rows and its warpgroup's keys, four bytes each.
-  static constexpr int kExchangeBytes = kPair ? 2 * 64 * kKeys * 4 : 0;
-  // Where a finished unit waits to be folded: in registers, in shared memory, or in memory, from
-  // where it comes back through a landing zone in shared memory where there is one.
+  // Where a finished unit waits to be folded: in registers, or in memory, from where it comes back
+  // through a landing zone in shared memory where there is one.
   static constexpr bool kFoldInRegisters = HeadDim <= 128 && kVariant != Variant::kSpread;
-  static constexpr bool kFoldInShared = kPair;
-  static constexpr bool kFoldOnChip = kFoldInRegisters || kFoldInShared;
-  static constexpr int kStateOffset = kExchangeOffset + kExchangeBytes;
-  static constexpr int kStateBytes = kFoldInShared ? 64 * kBlockDims * 4 : 0;
   static constexpr int kLanded = 8;  // 16-byte pieces of a thread on their way
   static constexpr bool kLandingZone = HeadDim == 256 && kVariant == Variant::kWide;
-  static constexpr int kLandingOffset = kStateOffset + kStateBytes;
+  static constexpr int kLandingOffset = kVOffset + kVSlots * kSlotBytes;
   static constexpr int kLandingBytes = kLandingZone ? kThreads * kLanded * 16 : 0;
   static constexpr int kFoldOffset = kLandingOffset + kLandingBytes;
-  static constexpr int kFoldBytes = kSplit * kRowGroups * 64 * 8;
+  static constexpr int kFoldBytes = kRowGroups * 64 * 8;
   static constexpr int kPagesOffset = kFoldOffset + kFoldBytes;
   static constexpr int kItemOffset = kPagesOffset + kPageEntries * 4;
   static constexpr int kBarrierOffset = kItemOffset + static_cast<int>(sizeof(Item));
   static constexpr int kSlots = kKSlots + kVSlots;
   static constexpr int kBarriers =
       kFeeder ? 2 * kSlots : kSlots;  // filled; with a feeder also passed by all warps
-  static constexpr int kInboxes = kPair ? 2 * kThreads / 32 : 0;  // barriers of the exchange
-  static constexpr int kUsedBytes = kBarrierOffset + (kBarriers + kInboxes) * 8;
+  static constexpr int kUsedBytes = kBarrierOffset + kBarriers * 8;
   static constexpr int kSharedBytes = kFeeder && kUsedBytes < 116 * 1024 ? 116 * 1024 : kUsedBytes;
 
-  static_assert(HeadDim == 64 || HeadDim == 128 || HeadDim == 256 || HeadDim == 512);
-  static_assert(kSplit * kRowGroups <= 2);
+  static_assert(HeadDim == 64 || HeadDim == 128 || HeadDim == 256);
   static_assert(kVariant != Variant::kFolding || kFoldInRegisters);
-  static_assert(!kPair || Natural);  // half of the dims of a page are not contiguous
   static_assert(kBlocks * (kSharedBytes + 1024) <= 228 * 1024);
 };
 
@@ -116,7 +98,6 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   constexpr int kHeadDim = TileType::kHeadDim;
   constexpr int kRowGroups = TileType::kRowGroups;
   constexpr int kKeys = TileType::kKeys;
-  constexpr int kDims = TileType::kDims;
   constexpr int kSlotBytes = TileType::kSlotBytes;
   constexpr int kKSlots = TileType::kKSlots;
   constexpr int kVSlots = TileType::kVSlots;
@@ -133,9 +114,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   // Warp-uniform by construction, so that descriptors stay out of the vector registers.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) >> 5, 0);
   const int lane = static_cast<int>(threadIdx.x) & 31;
-  const int part = TileType::kSplit == 2 ? warp >> 2 : 0;  // of the warpgroup
-  const int rank = TileType::kPair ? cluster_rank() : 0;   // of the block
-  const int item_index = static_cast<int>(blockIdx.x) / TileType::kClusterBlocks;
+  const int item_index = static_cast<int>(blockIdx.x);
 
   allow_next_launch();
   // The loop reads the item from shared memory: eleven registers that it does not have to keep. The
@@ -159,9 +138,6 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     if (threadIdx.x != 0) return;
     for (int i = 0; i < TileType::kBarriers; ++i) {
       barrier_init(barriers + 8 * i, i < TileType::kSlots ? 1 : warps);
-    }
-    for (int i = 0; i < TileType::kInboxes; ++i) {
-      barrier_init(barriers + 8 * (TileType::kBarriers + i), 1);
     }
     barrier_init_fence();
   };
@@ -189,11 +165,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     }
   }
   if (!args.early) wait_for_previous_launch();
-  if constexpr (TileType::kPair) {
-    cluster_sync();  // the other block's barriers are ready
-  } else {
-    __syncthreads();
-  }
+  __syncthreads();
 
   // One warp copies a tile of K or V, a lane a piece.
   const auto fetch = [&](bool is_v, int tile, int place) {
@@ -217,8 +189,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       const int token = key - ordinal * args.page_size;
       const std::uint32_t target = base + slot * kSlotBytes + first * TileType::kLineBytes;
       if constexpr (TileType::kNatural) {
-        tensor_copy(target, is_v ? &maps.v : &maps.k,
-                    item.kv_head * args.head_lines + rank * (TileType::kBlockDims / 64),
+        tensor_copy(target, is_v ? &maps.v : &maps.k, item.kv_head * args.head_lines,
                     page * args.page_groups + item.kv_head * args.head_groups + token / 8, barrier,
                     policy);
       } else {
@@ -244,26 +215,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   if constexpr (TileType::kFeeder) {
     if (warp >= TileType::kThreads / 32) {
       if constexpr (TileType::kFeedingGroup) give_registers<24>();
-      // A pair's K and V have a warp each, that of V fetches page tables for both. It is the one
-      // behind, and overwrites what the other needs no more when its own last tile is past that.
-      const bool feeds_v = warp == TileType::kThreads / 32 + 1;
-      for (int tile = first_tile;
-           TileType::kPair && warp <= TileType::kThreads / 32 + 1 && tile < tile_end; ++tile) {
-        const int n = tile - first_tile;
-        if (feeds_v && n > 0) {
-          copy_words_wait();
-          __syncwarp();
-          next_pages(tile - 1);
-        }
-        const int slot = n % kKSlots;
-        if (n >= kKSlots) {
-          barrier_wait(barriers + 8 * (TileType::kSlots + (feeds_v ? kKSlots : 0) + slot),
-                       (n / kKSlots - 1) & 1);
-        }
-        fetch(feeds_v, tile, slot);
-      }
-      for (int tile = first_tile;
-           !TileType::kPair && warp == TileType::kThreads / 32 && tile < tile_end; ++tile) {
+      for (int tile = first_tile; warp == TileType::kThreads / 32 && tile < tile_end; ++tile) {
         const int n = tile - first_tile;
         copy_words_wait();
         __syncwarp();
@@ -323,13 +275,8 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     const int thread = thread_again() & (64 * kRowGroups * 2 - 1);
     return thread / 32 * 16 + thread % 32 / 4;
   };
-  const auto first_dim = [] {
-    return TileType::kPair  // of the warpgroup
-               ? cluster_rank() * TileType::kBlockDims + thread_again() / 128 * kDims
-               : 0;
-  };
   const auto query_of = [&](int row) { return min(row * args.group_inverse >> 16, item.rows - 1); };
-  constexpr int kQSteps = TileType::kBlockDims / 16;
+  constexpr int kQSteps = kHeadDim / 16;
   std::uint32_t q[kQSteps][4];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -339,8 +286,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     const int head = item.kv_head * args.group + (live ? row - query * args.group : 0);
     const auto* words = reinterpret_cast<const std::uint32_t*>(
         static_cast<const T*>(args.q) +
-        (static_cast<std::int64_t>(item.token + query) * args.q_heads + head) * kHeadDim +
-        rank * TileType::kBlockDims);
+        (static_cast<std::int64_t>(item.token + query) * args.q_heads + head) * kHeadDim);
 #pragma unroll
     for (int i = 0; i < kQSteps; ++i) {
       q[i][r] = live ? __ldg(words + 8 * i + lane % 4) : 0;
@@ -349,10 +295,9 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   }
 
   float s[kKeys / 2];
-  float half_score[TileType::kPair ? TileType::kScoreKeys / 2 : 1];  // of the warpgroup's keys
   std::uint32_t p[kKeys / 16][4];
-  float o[kDims / 2];
-  float accumulated[TileType::kFoldInRegisters ? kDims / 2 : 1] = {};
+  float o[kHeadDim / 2];
+  float accumulated[TileType::kFoldInRegisters ? kHeadDim / 2 : 1] = {};
   RowState state;
   float alpha[2];
 
@@ -361,18 +306,12 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   const auto issue_scores = [&] {
     const int slot = k_place.slot;
     barrier_wait(barriers + 8 * slot, k_place.parity);
-    const std::uint64_t keys = matrix_descriptor(
-        base + slot * kSlotBytes + part * (TileType::kScoreKeys / 8) * kGroupBytes, 16,
-        kGroupBytes);
+    const std::uint64_t keys = matrix_descriptor(base + slot * kSlotBytes, 16, kGroupBytes);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kQSteps; ++i) {
       const std::uint64_t step = advance(keys, (i / 4) * 1024 + (i % 4) * 32);
-      if constexpr (TileType::kPair) {
-        wgmma<T, Major::kK>(half_score, q[i], step, i > 0);
-      } else {
-        wgmma<T, Major::kK>(s, q[i], step, i > 0);
-      }
+      wgmma<T, Major::kK>(s, q[i], step, i > 0);
     }
     wgmma_commit();
   };
@@ -395,59 +334,19 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   const auto issue_output = [&] {
     const int slot = v_place.slot;
     barrier_wait(barriers + 8 * (kKSlots + slot), v_place.parity);
-    const std::uint64_t values = matrix_descriptor(
-        base + TileType::kVOffset + slot * kSlotBytes + part * (kDims / 64) * 1024, 1024,
-        kGroupBytes);
+    const std::uint64_t values =
+        matrix_descriptor(base + TileType::kVOffset + slot * kSlotBytes, 1024, kGroupBytes);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kKeys / 16; ++i)
       wgmma<T, Major::kN>(o, p[i], advance(values, i * 2 * kGroupBytes), 1);
     wgmma_commit();
   };
-  // All warps have the scores. Of a pair, the warps of the two blocks with the same rows and keys
-  // add each other's half to their own, then the two of a block with the same rows exchange sums.
-  const auto share_scores = [&](int tile) {
+  // All warps have the scores.
+  const auto share_scores = [&] {
     if constexpr (TileType::kFeeder) passed(k_place.slot);
     k_place.next();
-    if constexpr (TileType::kPair) {
-      const int n = tile - first_tile;
-      const int buffer = TileType::kExchangeOffset + n % 2 * (64 * kKeys * 4) + lane * 16;
-      const int mine = buffer + warp * 2048;
-      const std::uint32_t arrived =
-          barriers + 8 * (TileType::kBarriers + n % 2 * (TileType::kThreads / 32) + warp);
-      const int name = 2 + warp % 4;
-      // Sums of the tile before have been read: what is sent now lets the other block overwrite
-      // them.
-      sync_threads(name, 64);
-      if (lane == 0) barrier_expect(arrived, 2048);
-      const std::uint32_t theirs = address_in_cluster(base + mine, rank ^ 1);
-      const std::uint32_t their_arrived = address_in_cluster(arrived, rank ^ 1);
-#pragma unroll
-      for (int i = 0; i < TileType::kScoreKeys / 8; ++i) {
-        store_in_cluster(theirs + i * 512,
-                         make_float4(half_score[4 * i], half_score[4 * i + 1],
-                                     half_score[4 * i + 2], half_score[4 * i + 3]),
-                         their_arrived);
-      }
-      barrier_wait_cluster(arrived, n / 2 & 1);
-#pragma unroll
-      for (int i = 0; i < TileType::kScoreKeys / 8; ++i) {
-        auto* const place = reinterpret_cast<float4*>(shared + mine + i * 512);
-        const float4 other = *place;
-        *place = make_float4(
-            __fadd_rn(half_score[4 * i], other.x), __fadd_rn(half_score[4 * i + 1], other.y),
-            __fadd_rn(half_score[4 * i + 2], other.z), __fadd_rn(half_score[4 * i + 3], other.w));
-      }
-      sync_threads(name, 64);
-#pragma unroll
-      for (int i = 0; i < kKeys / 8; ++i) {
-        const float4 sum = *reinterpret_cast<const float4*>(
-            shared + buffer + (warp % 4 + i / 4 * 4) * 2048 + i % 4 * 512);
-        s[4 * i] = sum.x, s[4 * i + 1] = sum.y, s[4 * i + 2] = sum.z, s[4 * i + 3] = sum.w;
-      }
-    } else if constexpr (!TileType::kFeeder) {
-      __syncthreads();
-    }
+    if constexpr (!TileType::kFeeder) __syncthreads();
   };
   // Tiles of which every row sees every key, unless scores are capped.
   const int position = __shfl_sync(~0u, item.position, 0);
@@ -489,11 +388,11 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     state.maximum[0] = state.maximum[1] = -INFINITY;
     state.sum[0] = state.sum[1] = 0.0f;
 #pragma unroll
-    for (int i = 0; i < kDims / 2; ++i) o[i] = 0.0f;
+    for (int i = 0; i < kHeadDim / 2; ++i) o[i] = 0.0f;
 
     issue_scores();
     wgmma_wait<0>();
-    share_scores(tile);
+    share_scores();
     refill(tile);
     mask_scores(tile);
     softmax<T>(s, state, alpha, args.exponent_scale);
@@ -503,7 +402,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       issue_scores();
       issue_output();
       wgmma_wait<1>();
-      share_scores(tile);
+      share_scores();
       refill(tile);
       mask_scores(tile);
       softmax<T>(s, state, alpha, args.exponent_scale);
@@ -512,7 +411,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       v_place.next();
       if (__any_sync(~0u, alpha[0] != 1.0f || alpha[1] != 1.0f)) {
 #pragma unroll
-        for (int i = 0; i < kDims / 2; ++i) o[i] = __fmul_rn(o[i], alpha[i / 2 % 2]);
+        for (int i = 0; i < kHeadDim / 2; ++i) o[i] = __fmul_rn(o[i], alpha[i / 2 % 2]);
       }
       pack_probabilities();
     }
@@ -526,16 +425,15 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     const auto live = [&](int r) { return first_row() / 16 * 16 + 8 * r < live_rows(); };
     const auto target = [&](int row) {
       const int index = item.partial + (item.emit == Emit::kStore ? unit * live_rows() : 0) + row;
-      return args.partial_o + static_cast<std::int64_t>(index) * kHeadDim + first_dim() +
-             4 * (lane_again() % 4);
+      return args.partial_o + static_cast<std::int64_t>(index) * kHeadDim + 4 * (lane_again() % 4);
     };
     // Pieces of what was folded so far come back while the last product runs, every thread's own.
     const auto land = [&](int piece, const float* source, int rows, std::uint64_t policy) {
-      const int r = piece / (kDims / 16);
-      if (piece < kDims / 8 && 8 * r < rows) {
+      const int r = piece / (kHeadDim / 16);
+      if (piece < kHeadDim / 8 && 8 * r < rows) {
         copy_16_async(base + TileType::kLandingOffset +
                           (piece % kLanded * TileType::kThreads + thread_again()) * 16,
-                      source + r * 8 * kHeadDim + 16 * (piece % (kDims / 16)), policy);
+                      source + r * 8 * kHeadDim + 16 * (piece % (kHeadDim / 16)), policy);
       }
       copies_commit();
     };
@@ -561,8 +459,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       state.sum[r] = __fadd_rn(state.sum[r], __shfl_xor_sync(~0u, state.sum[r], 2));
     }
     if (folds()) {
-      auto* const folded =
-          reinterpret_cast<float2*>(shared + TileType::kFoldOffset) + part * 64 + first_row();
+      auto* const folded = reinterpret_cast<float2*>(shared + TileType::kFoldOffset) + first_row();
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const float2 before = unit > 0 ? folded[8 * r] : make_float2(-INFINITY, 0.0f);
@@ -584,11 +481,6 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
 
     const bool finishes = item.emit == Emit::kFinal || (item.emit == Emit::kFoldFinal && last_unit);
     const std::uint64_t policy = policy_evict_last();
-    // A piece of what was folded so far, where it waits in shared memory: every thread's own.
-    const auto state_of = [&](int piece) {
-      return reinterpret_cast<float4*>(shared + TileType::kStateOffset) +
-             piece * TileType::kThreads + thread_again();
-    };
     if (merging) {
       const int row = first_row();
       const int rows = live_rows() - row;  // from the thread's first on
@@ -598,16 +490,14 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       for (int r = 0; r < 2; ++r) {
         if (!live(r)) continue;
 #pragma unroll
-        for (int i = 0; i < kDims / 16; ++i) {
+        for (int i = 0; i < kHeadDim / 16; ++i) {
           float* const mine = o + 8 * i + 2 * r;
           float4 old;
           if constexpr (TileType::kFoldInRegisters) {
             const float* const before = accumulated + 8 * i + 2 * r;
             old = make_float4(before[0], before[1], before[4], before[5]);
-          } else if constexpr (TileType::kFoldInShared) {
-            old = *state_of(r * (kDims / 16) + i);
           } else if constexpr (TileType::kLandingZone) {
-            const int piece = r * (kDims / 16) + i;
+            const int piece = r * (kHeadDim / 16) + i;
             copies_wait<kLanded - 1>();
             old = reinterpret_cast<const float4*>(
                 shared +
@@ -642,23 +532,22 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
         constexpr float kLog2E = 1.44269504088896340736f;
         const Finish result = finish(
             maximum, sum, args.sinks != nullptr ? __fmul_rn(args.sinks[head], kLog2E) : -INFINITY);
-        auto* const words = reinterpret_cast<std::uint32_t*>(static_cast<T*>(args.out) +
-                                                             place * kHeadDim + first_dim());
+        auto* const words =
+            reinterpret_cast<std::uint32_t*>(static_cast<T*>(args.out) + place * kHeadDim);
 #pragma unroll
-        for (int i = 0; i < kDims / 8; ++i) {
+        for (int i = 0; i < kHeadDim / 8; ++i) {
           words[4 * i + here % 4] = pack(__fmul_rn(o[4 * i + 2 * r], result.factor),
                                          __fmul_rn(o[4 * i + 2 * r + 1], result.factor), T{});
         }
-        if (args.lse != nullptr && part == 0 && rank == 0 && here % 4 == 0)
-          args.lse[place] = result.lse;
-      } else if (!TileType::kFoldOnChip || !folds() || last_unit) {
-        if (part == 0 && rank == 0 && here % 4 == 0 && (!folds() || last_unit)) {
+        if (args.lse != nullptr && here % 4 == 0) args.lse[place] = result.lse;
+      } else if (!TileType::kFoldInRegisters || !folds() || last_unit) {
+        if (here % 4 == 0 && (!folds() || last_unit)) {
           const int index = item.partial + (folds() ? 0 : unit * live_rows()) + row + 8 * r;
           args.partial_m[index] = maximum;
           args.partial_l[index] = sum;
         }
 #pragma unroll
-        for (int i = 0; i < kDims / 16; ++i) {
+        for (int i = 0; i < kHeadDim / 16; ++i) {
           const float* const mine = o + 8 * i + 2 * r;
           store_hinted(place_of_first + r * 8 * kHeadDim + 16 * i,
                        make_float4(mine[0], mine[1], mine[4], mine[5]), policy);
@@ -668,19 +557,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     if constexpr (TileType::kFoldInRegisters) {
       if (folds() && !last_unit) {
 #pragma unroll
-        for (int i = 0; i < kDims / 2; ++i) accumulated[i] = o[i];
-      }
-    } else if constexpr (TileType::kFoldInShared) {
-      if (folds() && !last_unit) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          if (!live(r)) continue;
-#pragma unroll
-          for (int i = 0; i < kDims / 16; ++i) {
-            const float* const mine = o + 8 * i + 2 * r;
-            *state_of(r * (kDims / 16) + i) = make_float4(mine[0], mine[1], mine[4], mine[5]);
-          }
-        }
+        for (int i = 0; i < kHeadDim / 2; ++i) accumulated[i] = o[i];
       }
     }
   }

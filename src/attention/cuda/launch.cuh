@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include "attention/cuda/decode.cuh"
+#include "attention/cuda/decode_pair.cuh"
 #include "attention/cuda/enqueue.cuh"
 #include "attention/cuda/launch.h"
 #include "attention/cuda/natural_maps.h"
@@ -15,13 +16,16 @@
 namespace segue::attention::cuda {
 
 template <class TileType>
-void launch_tile(const DeviceParams& params, int items, cudaStream_t stream) {
-  constexpr auto kKernel = decode<TileType>;
-  static const bool prepared = [] {
-    device::cuda_check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+using TileKernel = void (*)(Arguments, typename TileType::Maps);
+
+template <class TileType>
+void launch_kernel(TileKernel<TileType> kernel, const DeviceParams& params, int items,
+                   cudaStream_t stream) {
+  static const bool prepared = [kernel] {
+    device::cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             TileType::kSharedBytes));
     device::cuda_check(
-        cudaFuncSetAttribute(kKernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100));
+        cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100));
     return true;
   }();
   CHECK(prepared);
@@ -34,29 +38,31 @@ void launch_tile(const DeviceParams& params, int items, cudaStream_t stream) {
                          .shared_bytes = TileType::kSharedBytes,
                          .overlaps = true,
                          .cluster = TileType::kClusterBlocks};
-  enqueue(kKernel, dim3(static_cast<unsigned>(items * TileType::kClusterBlocks)), block, stream,
+  enqueue(kernel, dim3(static_cast<unsigned>(items * TileType::kClusterBlocks)), block, stream,
           args, maps);
 }
 
+template <class TileType>
+void launch_tile(const DeviceParams& params, int items, cudaStream_t stream) {
+  launch_kernel<TileType>(decode<TileType>, params, items, stream);
+}
+
 /// With no more blocks than multiprocessors, two on one of them would leave another idle: the
-/// variant that takes more than half of the shared memory keeps them apart. Half of the dims of a
-/// page are no contiguous copy in any layout: at head_dim 512 all pages come through maps.
+/// variant that takes more than half of the shared memory keeps them apart.
 template <int kHeadDim, class T>
 void launch_decode(const DeviceParams& params, int items, cudaStream_t stream) {
-  if (kHeadDim > 256 || params.kv.layout != kv::Layout::kSwizzled8) {
+  if (params.kv.layout != kv::Layout::kSwizzled8) {
     return launch_tile<Tile<kHeadDim, T, Variant::kSpread, true>>(params, items, stream);
   }
-  if constexpr (kHeadDim <= 256) {
-    if (items <= params.multiprocessors) {
-      return launch_tile<Tile<kHeadDim, T, Variant::kLone, false>>(params, items, stream);
-    }
-    if constexpr (kHeadDim <= 128) {
-      if (params.plan->live().folds) {
-        return launch_tile<Tile<kHeadDim, T, Variant::kFolding, false>>(params, items, stream);
-      }
-    }
-    launch_tile<Tile<kHeadDim, T, Variant::kSpread, false>>(params, items, stream);
+  if (items <= params.multiprocessors) {
+    return launch_tile<Tile<kHeadDim, T, Variant::kLone, false>>(params, items, stream);
   }
+  if constexpr (kHeadDim <= 128) {
+    if (params.plan->live().folds) {
+      return launch_tile<Tile<kHeadDim, T, Variant::kFolding, false>>(params, items, stream);
+    }
+  }
+  launch_tile<Tile<kHeadDim, T, Variant::kSpread, false>>(params, items, stream);
 }
 
 /// One layer: items, then reductions if there can be any.
@@ -83,7 +89,7 @@ void launch_attention(const DeviceParams& params, device::Stream& stream) {
     }
   } else {
     CHECK(tile_rows <= 64);
-    launch_decode<kHeadDim, T>(params, items, queue);
+    launch_kernel<PairTile<T>>(decode_pair<PairTile<T>>, params, items, queue);
   }
   if (reductions == 0) return;
   const int runs = params.whole_capacity ? capacity.runs : live.runs;
