@@ -12,7 +12,7 @@ namespace segue::cli {
 
 void EngineFlags::declare(Args& args) {
   model.declare(args);
-  args.path("--assistant", engine.assistant, "the model's assistant: a folder or a GGUF file")
+  args.path("--assistant", engine.assistant, kAssistantHelp)
       .path("--draft-model", engine.draft_model,
             "a small model with the same vocabulary that drafts")
       .choice("--device", device, {"cpu", "cuda"}, "where the model runs")
@@ -46,9 +46,8 @@ Status EngineFlags::check_files(const NamedPath& input) const {
                               input};
   const NamedPath outputs[] = {{"--json", json}, {"--trace", trace}};
   if (Status status = check_distinct(inputs, outputs); !status.ok()) return status;
-  for (const auto& [flag, path] : {inputs[1], inputs[2]}) {
-    if (Status status = check_model_path(flag, path); !status.ok()) return status;
-  }
+  if (Status status = model.check_drafts(engine.assistant, engine.draft_model); !status.ok())
+    return status;
   for (const NamedPath& output : outputs) {
     if (Status status = check_writable(output.path); !status.ok()) return status;
   }

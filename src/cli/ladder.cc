@@ -37,7 +37,7 @@ Status ladder_command(int argc, const char* const* argv) {
   args.seed("--seed", seed, "seed of --random-weights")
       .integers("--depths", depths, ranges::kDepth,
                 "keys in the cache before the first measured step")
-      .path("--assistant", options.assistant, "the model's assistant: a folder or a GGUF file")
+      .path("--assistant", options.assistant, kAssistantHelp)
       .path("--draft-model", options.draft_model,
             "a small model with the same vocabulary that drafts")
       .list("--spec", specs, lab::ladder_spec_forms())
@@ -94,9 +94,8 @@ Status ladder_command(int argc, const char* const* argv) {
                               {"--draft-model", options.draft_model}};
   const NamedPath outputs[] = {{"--json", json}};
   if (Status status = check_distinct(inputs, outputs); !status.ok()) return status;
-  for (const NamedPath& drafts : std::span(inputs).last(2)) {
-    if (Status status = check_model_path(drafts.flag, drafts.path); !status.ok()) return status;
-  }
+  if (Status status = model.check_drafts(options.assistant, options.draft_model); !status.ok())
+    return status;
   if (Status status = check_writable(json); !status.ok()) return status;
   const std::atomic<bool>& stop = interrupted();
   options.cancelled = [&stop] { return stop.load(); };

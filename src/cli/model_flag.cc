@@ -35,6 +35,13 @@ Status ModelFlag::resolve(std::uint64_t seed) {
   return check_model_path("--random-weights", random_config, kAnyConfig);
 }
 
+Status ModelFlag::check_drafts(const std::string& assistant, const std::string& draft_model) const {
+  const ModelForms& forms = random_config.empty() ? kWholeModel : kAnyConfig;
+  if (Status status = check_model_path("--assistant", assistant, forms); !status.ok())
+    return status;
+  return check_model_path("--draft-model", draft_model);
+}
+
 std::string model_label(const std::string& model) {
   if (!model.starts_with(kRandom)) return file_name(model);
   const std::size_t path = model.find(':', kRandom.size()) + 1;

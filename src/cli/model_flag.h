@@ -20,7 +20,13 @@ struct ModelFlag {
   /// kUsage unless exactly one of the two was given; as check_model_path. `seed`: of random
   /// weights.
   Status resolve(std::uint64_t seed);
+  /// As check_model_path for the models that draft (empty: none). Beside random weights an
+  /// assistant may be a config.json: it gets random ones too.
+  Status check_drafts(const std::string& assistant, const std::string& draft_model) const;
 };
+
+inline constexpr const char* kAssistantHelp =
+    "the model's assistant: a folder or a GGUF file; with --random-weights also a config.json";
 
 /// What a recorded result calls it: without the folders, "random:SEED:" in front.
 std::string model_label(const std::string& model);

@@ -58,16 +58,11 @@ Result<model::Config> check_models(const std::string& model, const std::string& 
   if (!config.ok()) return config;
   if (Status status = model::check_place(place, *config); !status.ok()) return status.error();
   if (!assistant.empty()) {
-    if (place.device != Device::kCpu) {
-      return Error{ErrorCode::kUnsupported,
-                   fmt::format("assistant '{}': with --device {} no assistant runs yet, with "
-                               "--device cpu it does",
-                               assistant, device_name(place.device))};
-    }
     const Result<model::AssistantConfig> drafts = model::read_assistant_config(assistant);
     if (!drafts.ok()) return drafts.error();
     if (const Result<std::vector<int>> kinds = model::fit(*drafts, *config); !kinds.ok())
       return kinds.error();
+    if (Status status = model::check_place(place, *drafts); !status.ok()) return status.error();
   }
   if (!draft_model.empty()) {
     const Result<model::Config> drafts = read_model_config(draft_model);

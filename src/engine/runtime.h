@@ -20,7 +20,7 @@ struct RuntimeOptions {
   std::string model;
   std::string assistant{};       // of the model: a folder or a GGUF file; empty: none
   std::string draft_model{};     // a small model that drafts; empty: none
-  Device device = Device::kCpu;  // of both models; an assistant needs the CPU
+  Device device = Device::kCpu;  // of all models
   int threads = 0;               // 0: all CPUs this process may use
   std::function<void(double fraction)> progress{};
   std::function<bool()> cancelled{};  // asked between tensors, or empty: kCancelled

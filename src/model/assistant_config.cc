@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "attention/plan.h"
 #include "core/file.h"
 
 namespace segue::model {
@@ -127,12 +128,13 @@ Result<AssistantConfig> assistant_from_gguf(const gguf::File& file) {
 
 Result<AssistantConfig> read_assistant_config(const std::string& path) {
   std::error_code ignored;
-  if (!std::filesystem::is_directory(path, ignored)) {
+  const bool json_file = path.ends_with(".json");
+  if (!json_file && !std::filesystem::is_directory(path, ignored)) {
     const Result<gguf::File> file = gguf::File::open(path);
     if (!file.ok()) return file.error();
     return assistant_from_gguf(*file);
   }
-  const std::string config_path = path + "/config.json";
+  const std::string config_path = json_file ? path : path + "/config.json";
   const Result<std::string> text = core::read_file(config_path);
   if (!text.ok()) return text.error();
   const Result<core::Json> json = core::Json::parse(*text, core::Json::Repeats::kRefused);
@@ -177,6 +179,28 @@ Result<std::vector<int>> fit(const AssistantConfig& config, const Config& model)
     kinds.push_back(kind);
   }
   return kinds;
+}
+
+Status check_place(const Place& place, const AssistantConfig& config) {
+  if (place.device == Device::kCpu) return {};
+  const std::string name = fmt::format("assistant '{}'", config.path);
+  if (config.centroids > 0) {
+    return not_on_gpu(name, fmt::format("a head that looks at {} of {} centroids first",
+                                        config.centroid_top, config.centroids));
+  }
+  if (Status status = check_widths(place, config.text, name); !status.ok()) return status;
+  for (int kind = 0; kind < static_cast<int>(config.text.kinds.size()); ++kind) {
+    constexpr int kAnyPage = 64;
+    const attention::SequenceRows row{0, 1, false};
+    attention::PlanInput input;
+    input.shape = attention_shape(place, config.text, kind, KvType::kBF16, kAnyPage);
+    input.sequences = std::span(&row, 1);
+    attention::Plan plan;
+    const attention::DeviceFacts facts = device_facts(place, input.shape, nullptr);
+    if (Status status = attention::plan(input, facts, plan); !status.ok())
+      return Error{status.error().code, fmt::format("{}: {}", name, status.error().message)};
+  }
+  return {};
 }
 
 }  // namespace segue::model

@@ -28,11 +28,14 @@ struct AssistantConfig {
 Result<AssistantConfig> assistant_from_json(const core::Json& json, const std::string& path);
 Result<AssistantConfig> assistant_from_gguf(const gguf::File& file);
 
-/// Of a Hugging Face folder or a GGUF file.
+/// Of a Hugging Face folder, its config.json or a GGUF file.
 Result<AssistantConfig> read_assistant_config(const std::string& path);
 
 /// [kinds of the assistant] the kind of the target that each reads. kUnsupported, with the two
 /// numbers that do not fit, when the target is not what the assistant was made for.
 Result<std::vector<int>> fit(const AssistantConfig& config, const Config& target);
+
+/// kUnsupported for what does not run there, by name.
+Status check_place(const Place& place, const AssistantConfig& config);
 
 }  // namespace segue::model

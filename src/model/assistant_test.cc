@@ -105,7 +105,7 @@ TEST_P(AssistantGolden, DraftsLogitsAndFeedbackAreThoseOfTheReference) {
   }
   ASSERT_TRUE(assistant.begin(cache, sequences).ok());
   for (std::size_t j = 0; j < k; ++j) {
-    const Assistant::Output output = assistant.step(newest, feedback.data());
+    const Assistant::Output output = assistant.step(newest, feedback.data()).value();
     feedback.assign(output.hidden, output.hidden + at.size() * width);
     for (std::size_t s = 0; s < at.size(); ++s) {
       const float* found = output.logits + s * vocab;
@@ -150,13 +150,16 @@ TEST_P(AssistantGolden, ADraftDependsOnItsOwnSequenceOnly) {
     newest.push_back(tokens[static_cast<std::size_t>(depth)]);
   }
   ASSERT_TRUE(assistant.begin(cache, all).ok());
-  const Assistant::Output together = assistant.step(newest, hidden.data());
+  const Assistant::Output together = assistant.step(newest, hidden.data()).value();
   const std::vector<float> logits(together.logits, together.logits + all.size() * vocab);
   for (std::size_t s = 0; s < all.size(); ++s) {
     for (const int workgroups : {1, 7}) {
       ASSERT_TRUE(assistant.begin(cache, {&all[s], 1}, workgroups).ok());
-      const Assistant::Output alone = assistant.step(
-          {&newest[s], 1}, hidden.data() + s * static_cast<std::size_t>(model->config().hidden));
+      const Assistant::Output alone =
+          assistant
+              .step({&newest[s], 1},
+                    hidden.data() + s * static_cast<std::size_t>(model->config().hidden))
+              .value();
       const core::Verdict same =
           core::exact(std::span(alone.logits, vocab), std::span(logits).subspan(s * vocab, vocab));
       EXPECT_TRUE(same.ok) << all[s].depth << ": " << same.message;

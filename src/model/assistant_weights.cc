@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <numeric>
 
 #include "format/safetensors/safetensors.h"
 
@@ -131,11 +132,22 @@ Result<LoadedAssistant> load_folder(const std::string& path, const WeightOptions
               pool);
 }
 
+/// Random ones for a config.json alone.
+Result<LoadedAssistant> load_random(const std::string& path, const WeightOptions& options,
+                                    core::ThreadPool& pool) {
+  Result<AssistantConfig> config = read_assistant_config(path);
+  if (!config.ok()) return config.error();
+  std::vector<std::int32_t> ordering(static_cast<std::size_t>(config->text.vocab));
+  std::iota(ordering.begin(), ordering.end(), 0);
+  return load(std::move(config).value(), std::move(ordering), *random_tensors(0), options, pool);
+}
+
 }  // namespace
 
 Result<LoadedAssistant> load_assistant(const std::string& path, const WeightOptions& options,
                                        core::ThreadPool& pool) {
   std::error_code problem;
+  if (path.ends_with(".json")) return load_random(path, options, pool);
   return std::filesystem::is_directory(path, problem) ? load_folder(path, options, pool)
                                                       : load_gguf(path, options, pool);
 }

@@ -40,7 +40,8 @@ struct LoadedAssistant {
   AssistantWeights weights;
 };
 
-/// `path`: a folder with config.json and safetensors, or a GGUF file. Refuses missing tensors,
+/// `path`: a folder with config.json and safetensors, a GGUF file, or a config.json alone, which
+/// gets random weights, for measurements. Refuses missing tensors,
 /// shapes that do not fit the config (both in the message) and tensors that drafting would ignore.
 Result<LoadedAssistant> load_assistant(const std::string& path, const WeightOptions& options,
                                        core::ThreadPool& pool);

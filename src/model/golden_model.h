@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -45,6 +47,37 @@ struct Golden {
     logits = golden_values<float>(*file, "logits");
     hidden = golden_values<float>(*file, "hidden");
   }
+};
+
+/// Rows of logits against a reference's: grade C of core/tolerance.h.
+class LogitsAgreement {
+ public:
+  /// One row of `vocab` each, all finite.
+  void add(const float* theirs, const float* ours, std::size_t vocab) {
+    const auto top = [vocab](const float* x) { return std::max_element(x, x + vocab) - x; };
+    same_ += top(theirs) == top(ours) ? 1 : 0;
+    double p_sum = 0, q_sum = 0;
+    for (std::size_t i = 0; i < vocab; ++i) {
+      p_sum += std::exp(static_cast<double>(theirs[i]));
+      q_sum += std::exp(static_cast<double>(ours[i]));
+    }
+    for (std::size_t i = 0; i < vocab; ++i) {
+      const auto a = static_cast<double>(theirs[i]), b = static_cast<double>(ours[i]);
+      kl_ += std::exp(a) / p_sum * (a - std::log(p_sum) - (b - std::log(q_sum)));
+    }
+    ++rows_;
+  }
+  int rows() const { return rows_; }
+  double top1() const { return static_cast<double>(same_) / rows_; }
+  double mean_kl() const { return kl_ / rows_; }
+
+  void print(const char* what) const {
+    std::printf("%s: top-1 %.4f, mean KL %.5f over %d rows\n", what, top1(), mean_kl(), rows_);
+  }
+
+ private:
+  int rows_ = 0, same_ = 0;
+  double kl_ = 0;
 };
 
 /// How a prompt goes through a model: steps of `chunk` rows, the last `decode` rows as generated.

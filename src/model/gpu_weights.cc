@@ -11,8 +11,9 @@ namespace {
 
 class Uploader {
  public:
-  Uploader(core::ThreadPool& pool, const device::Stream& stream, GpuWeights& out)
-      : pool_(pool), stream_(stream), out_(out) {}
+  Uploader(core::ThreadPool& pool, const device::Stream& stream,
+           std::vector<device::Buffer>& vectors)
+      : pool_(pool), stream_(stream), vectors_(vectors) {}
 
   ops::cuda::Matrix matrix(std::span<const ops::Matrix* const> parts) {
     return ops::cuda::Matrix::upload(parts, pool_, stream_);
@@ -25,15 +26,31 @@ class Uploader {
   const float* vector(const std::vector<float>& values) {
     if (values.empty()) return nullptr;
     const std::size_t bytes = values.size() * sizeof(float);
-    device::Buffer& buffer = out_.vectors.emplace_back(bytes);
+    device::Buffer& buffer = vectors_.emplace_back(bytes);
     device::copy_to_device(buffer.as<>(), values.data(), bytes, stream_);
     stream_.synchronize();
     return buffer.as<const float>();
   }
   GpuLayer layer(const LayerWeights& w) {
-    GpuLayer out;
     std::vector<const ops::Matrix*> qkv{&w.q, &w.k};
     if (w.v.outputs() > 0) qkv.push_back(&w.v);
+    GpuLayer out = around(w, qkv);
+    out.k_norm = vector(w.k_norm);
+    out.scalar = w.scalar;
+    return out;
+  }
+  GpuLayer layer(const AssistantLayer& w) {
+    const ops::Matrix* const q = &w.q;
+    GpuLayer out = around(w, std::span(&q, 1));
+    out.scalar = w.scalar[0];
+    return out;
+  }
+
+ private:
+  /// What layers of a model and of an assistant have in common.
+  template <class Layer>
+  GpuLayer around(const Layer& w, std::span<const ops::Matrix* const> qkv) {
+    GpuLayer out;
     out.qkv = matrix(qkv);
     out.o = matrix(w.o);
     out.gate_up = matrix(std::array{&w.gate, &w.up});
@@ -43,25 +60,31 @@ class Uploader {
     out.post_attention_norm = vector(w.post_attention_norm);
     out.post_ffn_norm = vector(w.post_ffn_norm);
     out.q_norm = vector(w.q_norm);
-    out.k_norm = vector(w.k_norm);
-    out.scalar = w.scalar;
     return out;
   }
 
- private:
   core::ThreadPool& pool_;
   const device::Stream& stream_;
-  GpuWeights& out_;
+  std::vector<device::Buffer>& vectors_;
 };
 
-}  // namespace
-
-std::int64_t GpuWeights::bytes() const {
-  std::int64_t total = embedding.bytes() + output.bytes();
+std::int64_t bytes_of(const std::vector<GpuLayer>& layers,
+                      const std::vector<device::Buffer>& vectors) {
+  std::int64_t total = 0;
   for (const GpuLayer& layer : layers)
     total += layer.qkv.bytes() + layer.o.bytes() + layer.gate_up.bytes() + layer.down.bytes();
   for (const device::Buffer& buffer : vectors) total += static_cast<std::int64_t>(buffer.bytes());
   return total;
+}
+
+}  // namespace
+
+std::int64_t GpuWeights::bytes() const {
+  return embedding.bytes() + output.bytes() + bytes_of(layers, vectors);
+}
+
+std::int64_t GpuAssistantWeights::bytes() const {
+  return pre.bytes() + post.bytes() + head.bytes() + bytes_of(layers, vectors);
 }
 
 Result<GpuWeights> upload_weights(const Weights& host, const Config& config, core::ThreadPool& pool,
@@ -69,7 +92,7 @@ Result<GpuWeights> upload_weights(const Weights& host, const Config& config, cor
                                   const std::function<void(double fraction)>& progress,
                                   const std::function<bool()>& cancelled) {
   GpuWeights out;
-  Uploader uploader(pool, stream, out);
+  Uploader uploader(pool, stream, out.vectors);
   out.embedding = uploader.matrix(host.embedding);
   if (host.output.outputs() > 0) out.output = uploader.matrix(host.output);
   out.output_norm = uploader.vector(host.output_norm);
@@ -81,6 +104,20 @@ Result<GpuWeights> upload_weights(const Weights& host, const Config& config, cor
     if (progress)
       progress(static_cast<double>(out.layers.size()) / static_cast<double>(host.layers.size()));
   }
+  return out;
+}
+
+GpuAssistantWeights upload_weights(const AssistantWeights& host, const Config& config,
+                                   core::ThreadPool& pool, const device::Stream& stream) {
+  GpuAssistantWeights out;
+  Uploader uploader(pool, stream, out.vectors);
+  out.pre = uploader.matrix(host.pre);
+  out.post = uploader.matrix(host.post);
+  out.head = uploader.matrix(host.head);
+  out.output_norm = uploader.vector(host.output_norm);
+  for (const std::vector<float>& frequencies : rope_frequencies(config, host.rope_factors))
+    out.inv_freq.push_back(uploader.vector(frequencies));
+  for (const AssistantLayer& layer : host.layers) out.layers.push_back(uploader.layer(layer));
   return out;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The weights of a model on a GPU: matrices in bf16, those over the same input side by side, norms
-// in f32. Private to this folder, CUDA builds only.
+// The weights of a model or an assistant on a GPU: matrices in bf16, those over the same input side
+// by side, norms in f32. Private to this folder, CUDA builds only.
 #pragma once
 
 #include <functional>
@@ -8,13 +8,14 @@
 
 #include "core/thread_pool.h"
 #include "device/device.h"
+#include "model/assistant_weights.h"
 #include "model/weights.h"
 #include "ops/cuda/matrix.h"
 
 namespace segue::model {
 
 struct GpuLayer {
-  ops::cuda::Matrix qkv;      // [q | k | v, hidden]; no v where V is K
+  ops::cuda::Matrix qkv;      // [q | k | v, hidden]; no v where V is K, q alone in an assistant
   ops::cuda::Matrix o;        // [hidden, q]
   ops::cuda::Matrix gate_up;  // [gate | up, hidden]
   ops::cuda::Matrix down;     // [hidden, intermediate]
@@ -46,5 +47,22 @@ Result<GpuWeights> upload_weights(const Weights& host, const Config& config, cor
                                   const device::Stream& stream,
                                   const std::function<void(double fraction)>& progress,
                                   const std::function<bool()>& cancelled);
+
+/// Of an assistant without centroids.
+struct GpuAssistantWeights {
+  ops::cuda::Matrix pre;   // [hidden, 2 * backbone]
+  ops::cuda::Matrix post;  // [backbone, hidden]
+  ops::cuda::Matrix head;  // [vocab, hidden]
+  const float* output_norm = nullptr;
+  std::vector<const float*> inv_freq;  // [kinds] of [rotary / 2]
+  std::vector<GpuLayer> layers;
+  std::vector<device::Buffer> vectors;  // what the pointers point into
+
+  std::int64_t bytes() const;
+};
+
+/// Throws DeviceError.
+GpuAssistantWeights upload_weights(const AssistantWeights& host, const Config& config,
+                                   core::ThreadPool& pool, const device::Stream& stream);
 
 }  // namespace segue::model

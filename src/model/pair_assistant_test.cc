@@ -72,7 +72,7 @@ TEST(DemonstrationAssistant, DraftsWhatTheReferenceDrafts) {
     const core::Json::Array& drafts = *round.find("drafts")->as_array();
     const core::Json::Array& margins = *round.find("margins")->as_array();
     for (std::size_t j = 0; j < drafts.size(); ++j) {
-      const Assistant::Output output = (*assistant)->step({&token, 1}, hidden.data());
+      const Assistant::Output output = (*assistant)->step({&token, 1}, hidden.data()).value();
       const std::int64_t vocab = (*assistant)->config().text.vocab;
       token = static_cast<std::int32_t>(std::max_element(output.logits, output.logits + vocab) -
                                         output.logits);

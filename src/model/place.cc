@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/place.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "attention/gpu.h"
@@ -14,14 +16,14 @@ namespace {
 constexpr std::int64_t kInputBlock = 32;
 constexpr std::int64_t kWidest = 16384;
 
-Error not_on_gpu(const Config& config, const std::string& what) {
-  return {ErrorCode::kUnsupported,
-          fmt::format("'{}' has {}; with --device cuda that does not run yet, with --device cpu it "
-                      "does",
-                      config.name, what)};
-}
-
 }  // namespace
+
+Error not_on_gpu(const std::string& who, const std::string& what) {
+  return {ErrorCode::kUnsupported,
+          fmt::format("{} has {}; with --device cuda that does not run yet, with --device cpu it "
+                      "does",
+                      who, what)};
+}
 
 std::string Place::name() const {
   return device == Device::kCuda ? gpu.name : core::cpu_facts().model;
@@ -46,25 +48,30 @@ Result<Place> find_place(Device device, int threads) {
   return place;
 }
 
-Status check_place(const Place& place, const Config& config) {
+Status check_widths(const Place& place, const Config& config, const std::string& who) {
   if (place.device == Device::kCpu) return {};
-  if (config.experts.count > 0)
-    return not_on_gpu(config, fmt::format("{} experts a layer", config.experts.count));
-  if (config.per_layer_input > 0)
-    return not_on_gpu(config,
-                      fmt::format("embeddings of {} in every layer", config.per_layer_input));
   for (const Layer& layer : config.layers) {
-    if (!layer.owns_kv) return not_on_gpu(config, "layers that read the K and V of others");
-    if (layer.intermediate % kInputBlock != 0) {
-      return not_on_gpu(config, fmt::format("an MLP of {} (needed: a multiple of {})",
-                                            layer.intermediate, kInputBlock));
-    }
+    if (layer.intermediate % kInputBlock == 0) continue;
+    return not_on_gpu(who, fmt::format("an MLP of {} (needed: a multiple of {})",
+                                       layer.intermediate, kInputBlock));
   }
   if (config.hidden % kInputBlock != 0 || config.hidden > kWidest) {
-    return not_on_gpu(config, fmt::format("rows of {} (needed: a multiple of {}, at most {})",
-                                          config.hidden, kInputBlock, kWidest));
+    return not_on_gpu(who, fmt::format("rows of {} (needed: a multiple of {}, at most {})",
+                                       config.hidden, kInputBlock, kWidest));
   }
   return {};
+}
+
+Status check_place(const Place& place, const Config& config) {
+  if (place.device == Device::kCpu) return {};
+  const std::string name = fmt::format("'{}'", config.name);
+  if (config.experts.count > 0)
+    return not_on_gpu(name, fmt::format("{} experts a layer", config.experts.count));
+  if (config.per_layer_input > 0)
+    return not_on_gpu(name, fmt::format("embeddings of {} in every layer", config.per_layer_input));
+  if (!std::ranges::all_of(config.layers, &Layer::owns_kv))
+    return not_on_gpu(name, "layers that read the K and V of others");
+  return check_widths(place, config, name);
 }
 
 Status check_place(const Place& place, KvType type, const attention::Kernel* kernel) {

@@ -38,6 +38,10 @@ Result<Place> find_place(Device device, int threads);
 /// run there, by name.
 Status check_place(const Place& place, const Config& config);
 Status check_place(const Place& place, KvType type, const attention::Kernel* kernel);
+/// For `who` in the message: widths of rows and MLPs that the products there do not take.
+Status check_widths(const Place& place, const Config& config, const std::string& who);
+/// "WHO has WHAT; .. does not run yet, ..".
+Error not_on_gpu(const std::string& who, const std::string& what);
 
 /// The shape that attention has in the layers of a kind, in the layout of that place.
 attention::Shape attention_shape(const Place& place, const Config& config, int kind, KvType type,

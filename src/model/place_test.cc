@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "model/assistant_config.h"
+
 namespace segue::model {
 namespace {
 
@@ -43,6 +45,26 @@ TEST(Place, OnAGpuWhatDoesNotRunIsRefusedByName) {
   odd.layers[3].intermediate = 15361;
   EXPECT_THAT(refusal(odd), HasSubstr("an MLP of 15361"));
   EXPECT_TRUE(check_place(Place{}, published("gemma-4-26b-a4b")).ok());
+}
+
+TEST(Place, OnAGpuAnAssistantRunsUnlessItsHeadHasCentroids) {
+  const auto refusal = [](const AssistantConfig& config) {
+    const Status status = check_place(h200(), config);
+    return status.ok() ? std::string() : status.error().message;
+  };
+  const Result<AssistantConfig> of_31b =
+      read_assistant_config(std::string(SEGUE_CASES_DIR) + "/gemma-4-31b-assistant.json");
+  ASSERT_TRUE(of_31b.ok()) << of_31b.error().message;
+  EXPECT_TRUE(fit(*of_31b, published("gemma-4-31b")).ok());
+  EXPECT_EQ(refusal(*of_31b), "");
+  const std::string tiny = std::string(SEGUE_GOLDEN_DIR) + "/gemma4/";
+  EXPECT_EQ(refusal(read_assistant_config(tiny + "dense/assistant").value()), "");
+  const AssistantConfig e2b = read_assistant_config(tiny + "e2b/assistant").value();
+  EXPECT_THAT(refusal(e2b), HasSubstr("3 of 16 centroids"));
+  EXPECT_TRUE(check_place(Place{}, e2b).ok());
+  AssistantConfig odd = *of_31b;
+  odd.text.hidden = 1032;
+  EXPECT_THAT(refusal(odd), HasSubstr("rows of 1032"));
 }
 
 TEST(Place, OnAGpuTheCacheIsBf16AndKernelsAreTheGpus) {

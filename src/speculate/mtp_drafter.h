@@ -30,6 +30,8 @@ class MtpDrafter final : public Drafter {
 
  private:
   bool begin();
+  bool draft_chain();
+  void draft_in_steps();
 
   model::Assistant& assistant_;
   const kv::Cache& cache_;
@@ -38,6 +40,7 @@ class MtpDrafter final : public Drafter {
   std::vector<model::AssistantSequence> sequences_;  // [active]
   std::vector<std::int32_t> tokens_;                 // [active]
   std::vector<float> hidden_;                        // [active, backbone]
+  std::vector<std::int32_t> chain_;                  // [active, positions]
   SampleScratch scratch_;
 };
 

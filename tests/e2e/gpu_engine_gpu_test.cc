@@ -27,9 +27,16 @@ struct Setting {
   SpecMode mode;
   int k;
 };
-constexpr Setting kSettings[] = {
-    {SpecMode::kOff, 0},   {SpecMode::kNgram, 1}, {SpecMode::kNgram, 2}, {SpecMode::kNgram, 4},
-    {SpecMode::kNgram, 8}, {SpecMode::kDraft, 3}, {SpecMode::kAuto, 8}};
+
+/// Those with an assistant where there is one.
+std::vector<Setting> settings(bool assistant) {
+  std::vector<Setting> all{{SpecMode::kOff, 0},   {SpecMode::kNgram, 1}, {SpecMode::kNgram, 2},
+                           {SpecMode::kNgram, 4}, {SpecMode::kNgram, 8}, {SpecMode::kDraft, 3},
+                           {SpecMode::kAuto, 8}};
+  if (!assistant) return all;
+  for (const int k : {1, 2, 4, 8}) all.push_back({SpecMode::kMtp, k});
+  return all;
+}
 
 class GpuEngine : public ::testing::TestWithParam<std::string> {
  protected:
@@ -37,6 +44,10 @@ class GpuEngine : public ::testing::TestWithParam<std::string> {
     if (const auto gpu = device::gpu_facts(); !gpu.ok()) GTEST_SKIP() << gpu.error().message;
   }
   /// The demonstration target, or a small random model of that architecture.
+  static bool has_assistant() { return GetParam() == "pair"; }
+  static std::string assistant() {
+    return has_assistant() ? std::string(SEGUE_MODELS_DIR) + "/segue-pair/assistant" : "";
+  }
   static std::string model() {
     if (GetParam() == "pair") return std::string(SEGUE_MODELS_DIR) + "/segue-pair/target";
     TinyModel tiny;
@@ -86,6 +97,7 @@ TEST_P(GpuEngine, TokensAndLogitsDependOnTheRequestAlone) {
   const std::string path = model();
   std::map<std::pair<float, std::size_t>, Output> expected;
   std::int64_t drafted = 0, accepted = 0;
+  std::int64_t first_drafts = 0, first_accepted = 0;  // of the assistant's
   struct Engines {
     int chunk, parallel, page;
     const char* policy;
@@ -95,6 +107,7 @@ TEST_P(GpuEngine, TokensAndLogitsDependOnTheRequestAlone) {
     EngineOptions options;
     options.device = Device::kCuda;
     options.model = path;
+    options.assistant = assistant();
     options.draft_model = path;
     options.prefill_chunk = e.chunk;
     options.max_sequences = e.parallel;
@@ -106,7 +119,7 @@ TEST_P(GpuEngine, TokensAndLogitsDependOnTheRequestAlone) {
     EXPECT_NE((*engine)->start_line().find((*engine)->device_name()), std::string::npos);
     EXPECT_NE((*engine)->start_line().find("cuda."), std::string::npos) << (*engine)->start_line();
     for (const float temperature : {0.0f, 0.8f}) {
-      for (const Setting& setting : kSettings) {
+      for (const Setting& setting : settings(has_assistant())) {
         std::vector<Request> batch;
         for (const std::vector<std::int32_t>& prompt : prompts())
           batch.push_back(request(prompt, temperature, setting));
@@ -120,6 +133,10 @@ TEST_P(GpuEngine, TokensAndLogitsDependOnTheRequestAlone) {
           if (!completions[i].ok()) continue;
           drafted += completions[i]->stats.drafted;
           accepted += completions[i]->stats.accepted;
+          if (setting.mode != SpecMode::kMtp) continue;
+          first_drafts += completions[i]->stats.drafted_per_position.at(0);
+          const auto& per_position = completions[i]->stats.accepted_per_position;
+          first_accepted += per_position.empty() ? 0 : per_position[0];
         }
       }
     }
@@ -127,12 +144,15 @@ TEST_P(GpuEngine, TokensAndLogitsDependOnTheRequestAlone) {
   // The matrix proves something only if drafts were both accepted and rejected.
   EXPECT_GT(accepted, 100);
   EXPECT_GT(drafted - accepted, 100);
+  EXPECT_EQ(first_drafts > 0, has_assistant());
+  EXPECT_GE(first_accepted, first_drafts / 2);  // it is trained
 }
 
 TEST_P(GpuEngine, APromptThatContinuesTheLastHasTheTokensOfAFreshOne) {
   EngineOptions options;
   options.device = Device::kCuda;
   options.model = model();
+  options.assistant = assistant();
   options.context = 1000;
   const Result<std::unique_ptr<Engine>> engine = Engine::create(options);
   ASSERT_TRUE(engine.ok()) << engine.error().message;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GPU's operators against double, and a row's bits against the same row among others. Buffers
 // are NaN before every call, with guard elements behind them.
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <random>
 #include <string>
@@ -17,6 +19,7 @@
 #include "kv/sizing.h"
 #include "kv/storage.h"
 #include "kv/write.h"
+#include "ops/cuda/draft.h"
 #include "ops/cuda/rows.h"
 
 namespace segue::ops::cuda {
@@ -408,6 +411,72 @@ TEST_F(CudaOps, EmbeddingsAreTheRowsOfTheTable) {
   }
   const core::Verdict verdict = core::exact(fetch(x, 5 * kHidden), expected);
   EXPECT_TRUE(verdict.ok) << verdict.message;
+}
+
+TEST_F(CudaOps, ADraftTakesTheEmbeddingOfThePickedTokenBesideTheHiddenRow) {
+  constexpr std::int64_t kHidden = 96, kVocab = 37;
+  const std::vector<std::uint16_t> table = bf16_of(normals(kHidden * kVocab, 12));
+  const Matrix matrix = upload(table, kHidden, {kVocab});
+  const std::vector<std::int32_t> tokens{36, 0, 17};
+  // As largest() leaves them, as the host makes them, and where there was no logit: token 0.
+  const std::vector<Pick> picks{pick_of(36) | Pick{0xc1234567} << 32, 0, pick_of(17)};
+  const std::vector<float> hidden = normals(3 * kHidden, 13);
+  std::uint16_t* const out = poisoned<std::uint16_t>(3 * 2 * kHidden);
+  draft_input({&matrix, send(picks), 3.0f, send(hidden), out, 3}, stream());
+  std::vector<std::uint16_t> expected;
+  for (std::size_t row = 0; row < tokens.size(); ++row) {
+    for (std::int64_t i = 0; i < kHidden; ++i) {
+      const float weight = from_bf16(table[static_cast<std::size_t>(tokens[row] * kHidden + i)]);
+      expected.push_back(core::f32_to_bf16(3.0f * weight));
+    }
+    for (std::size_t i = 0; i < kHidden; ++i)
+      expected.push_back(core::f32_to_bf16(hidden[row * kHidden + i]));
+  }
+  EXPECT_EQ(fetch(out, 3 * 2 * kHidden), expected);
+}
+
+TEST_F(CudaOps, TheLargestLogitThatIsNotSuppressedIsPickedAndOfEqualsTheLowestId) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const std::int64_t vocab : {1, 31, 4096, 4097, 50001, 262144}) {
+    std::vector<std::vector<float>> rows;
+    for (std::uint64_t row = 0; row < 4; ++row) rows.push_back(normals(vocab, 40 + row));
+    for (std::int64_t i = 1; i < vocab; i += 3) rows[1][static_cast<std::size_t>(i)] = kNan;
+    rows[2].assign(static_cast<std::size_t>(vocab), -kInfinity);
+    for (float& logit : rows[3]) logit = logit > 0 ? 0.0f : -0.0f;  // equal, all of them
+    rows.push_back(rows[0]);
+    for (float& logit : rows[4]) logit = logit < 1 ? logit - 50.0f : 4.0f;  // many equal ones
+    rows.push_back(std::vector<float>(static_cast<std::size_t>(vocab), kNan));
+    const auto count = std::ssize(rows);
+    std::vector<float> logits;
+    for (const auto& row : rows) logits.insert(logits.end(), row.begin(), row.end());
+    // The tokens that win without them, and two others.
+    std::vector<std::int32_t> suppressed;
+    for (const bool suppresses : {false, true}) {
+      float* const on_device = send(logits);
+      const int ids = suppresses ? static_cast<int>(suppressed.size()) : 0;
+      suppress({on_device, suppresses ? send(suppressed) : nullptr, ids, count, vocab}, stream());
+      Pick* const picks = poisoned<Pick>(count);
+      device::fill_bytes(picks, 0, static_cast<std::size_t>(count) * sizeof(Pick), stream());
+      largest({on_device, picks, count, vocab}, stream());
+      const std::vector<Pick> found = fetch(picks, count);
+      for (std::int64_t row = 0; row < count; ++row) {
+        std::int32_t expected = 0;
+        float best = -kInfinity;
+        for (std::int32_t id = 0; id < vocab; ++id) {
+          const bool out = suppresses && std::ranges::find(suppressed, id) != suppressed.end();
+          const float logit = rows[static_cast<std::size_t>(row)][static_cast<std::size_t>(id)];
+          if (out || !(logit > best)) continue;
+          best = logit;
+          expected = id;
+        }
+        EXPECT_EQ(token_of(found[static_cast<std::size_t>(row)]), expected)
+            << vocab << " tokens, row " << row << (suppresses ? ", suppressed" : "");
+        if (!suppresses) suppressed.push_back(expected);
+      }
+      buffers_.clear();
+    }
+  }
 }
 
 }  // namespace

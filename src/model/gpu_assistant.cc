@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+// The assistant on a GPU, in the stream of its target: its layers read the target's K and V where
+// they lie. A draft is some fifty launches; a chain of them has one wait at its end.
+#include "model/assistant_step.h"
+#ifdef SEGUE_CUDA
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "attention/cuda/launch.h"
+#include "core/check.h"
+#include "kv/sizing.h"
+#include "model/gpu_model.h"
+#include "model/gpu_step.h"
+#include "model/gpu_weights.h"
+#include "model/step.h"
+#include "ops/cuda/draft.h"
+#include "ops/cuda/rows.h"
+
+namespace segue::model {
+namespace {
+
+namespace gpu = ops::cuda;
+
+/// One kind of layer of the assistant in the step at hand.
+struct KindState {
+  PlannedAttention planned;
+  kv::View keys;        // of the layer of the target that is read
+  Rows<float> cos_sin;  // [rows, 2, rotary / 2]
+};
+
+class GpuAssistant final : public Assistant {
+ public:
+  GpuAssistant(AssistantParts& parts, GpuAssistantWeights weights)
+      : Assistant(std::move(parts.loaded.config)),
+        target_(parts.target),
+        embedding_(*gpu_target(parts.target).embedding),
+        stream_(device::Stream::borrowed(gpu_target(parts.target).stream->handle())),
+        weights_(std::move(weights)),
+        reads_(std::move(parts.reads)),
+        kinds_(text().kinds.size()) {}
+
+  std::int64_t weight_bytes() const override { return weights_.bytes(); }
+  Status begin(const kv::Cache& cache, std::span<const AssistantSequence> sequences,
+               int workgroups) override;
+  Result<Output> step(std::span<const std::int32_t> tokens, const float* hidden) override;
+  bool chains() const override { return true; }
+  Status chain(const DraftChain& args) override;
+
+ private:
+  const Config& text() const { return config().text; }
+  int multiprocessors() const { return target_.place().gpu.multiprocessors; }
+  Status plan(const kv::Cache& cache, std::span<const AssistantSequence> sequences, int kind,
+              int workgroups);
+  void grow();
+  void send(std::span<const std::int32_t> tokens, const float* hidden, int positions);
+  void draft(const gpu::Pick* picks, bool goes_on);
+  void run_layer(std::size_t layer);
+  void product(const gpu::Matrix& w, const std::uint16_t* x, float* y, bool early = true) {
+    gpu::product({&w, x, y, count_, early}, multiprocessors(), stream_);
+  }
+
+  const LanguageModel& target_;
+  const gpu::Matrix& embedding_;  // the target's
+  device::Stream stream_;         // the target's
+  GpuAssistantWeights weights_;
+  std::vector<int> reads_;        // [kinds] the kind of the target whose K and V are read
+  std::vector<KindState> kinds_;  // of the assistant
+  DraftRows step_;
+  std::int64_t count_ = 0;  // sequences of the step
+  bool in_flight_ = false;  // begun, and nothing has waited since
+
+  HostRows<std::int32_t> host_positions_;
+  Rows<std::int32_t> positions_;                                // [count]
+  HostRows<gpu::Pick> host_picks_;                              // [1 + drafts, count]
+  Rows<gpu::Pick> picks_;                                       // the same
+  HostRows<float> host_feedback_;                               // [count, backbone]
+  Rows<float> feedback_;                                        // the same
+  Rows<float> x_, q_rows_, branch_, gate_up_, logits_;          // [count, width each]
+  Rows<std::uint16_t> joined_, normed_, q_, attended_, gated_;  // bf16
+  Rows<std::int32_t> suppressed_;
+  HostRows<float> host_logits_, host_hidden_;
+};
+
+/// All buffers of a draft, while nothing is in flight.
+void GpuAssistant::grow() {
+  std::int64_t widest_q = 0;
+  std::int64_t widest_mlp = 0;
+  for (const Layer& layer : text().layers) {
+    widest_q = std::max(widest_q, std::int64_t{text().q_heads} * text().kind_of(layer).head_dim);
+    widest_mlp = std::max(widest_mlp, layer.intermediate);
+  }
+  x_.of(count_ * text().hidden);
+  normed_.of(count_ * text().hidden);
+  branch_.of(count_ * text().hidden);
+  q_rows_.of(count_ * widest_q);
+  q_.of(count_ * widest_q);
+  attended_.of(count_ * widest_q);
+  gate_up_.of(count_ * 2 * widest_mlp);
+  gated_.of(count_ * widest_mlp);
+  joined_.of(count_ * 2 * config().backbone);
+  feedback_.of(count_ * config().backbone);
+  host_feedback_.of(count_ * config().backbone);
+  logits_.of(count_ * text().vocab);
+}
+
+Status GpuAssistant::plan(const kv::Cache& cache, std::span<const AssistantSequence> sequences,
+                          int kind, int workgroups) {
+  const auto index = static_cast<std::size_t>(kind);
+  KindState& state = kinds_[index];
+  const KvPlace place = target_.last_kv_layer(reads_[index]);
+  state.planned.tables.clear();
+  for (const AssistantSequence& sequence : sequences)
+    state.planned.tables.push_back(cache.table(sequence.id, place.pool));
+  state.keys = cache.view(place.pool, place.layer);
+  const attention::PlanInput input =
+      draft_plan_input(config(), kind, cache.spec(place.pool), step_);
+  attention::DeviceFacts facts = device_facts(target_.place(), input.shape, nullptr);
+  if (workgroups > 0) facts.workgroups = workgroups;
+  if (Status status = state.planned.set(input, facts, stream_); !status.ok()) return status;
+  const int rotary = text().kinds[index].rotary;
+  gpu::angles({positions_.data(), weights_.inv_freq[index], state.cos_sin.of(count_ * rotary),
+               count_, rotary / 2},
+              stream_);
+  return {};
+}
+
+Status GpuAssistant::begin(const kv::Cache& cache, std::span<const AssistantSequence> sequences,
+                           int workgroups) {
+  try {
+    if (in_flight_) stream_.synchronize();
+    in_flight_ = true;
+    count_ = std::ssize(sequences);
+    step_.set(sequences);
+    grow();
+    std::ranges::copy(step_.positions, host_positions_.of(count_));
+    device::copy_to_device(positions_.of(count_), host_positions_.data(),
+                           static_cast<std::size_t>(count_) * sizeof(std::int32_t), stream_);
+    for (int kind = 0; kind < static_cast<int>(kinds_.size()); ++kind) {
+      if (Status status = plan(cache, sequences, kind, workgroups); !status.ok()) return status;
+    }
+    return {};
+  } catch (const device::DeviceError& error) {
+    return Error{ErrorCode::kDevice, error.what()};
+  }
+}
+
+/// What the first of `positions` drafts takes; picks of all of them begin at 0.
+void GpuAssistant::send(std::span<const std::int32_t> tokens, const float* hidden, int positions) {
+  CHECK(std::ssize(tokens) == count_);
+  const std::int64_t picks = (1 + std::int64_t{positions}) * count_;
+  gpu::Pick* const host = host_picks_.of(picks);
+  std::ranges::transform(tokens, host, gpu::pick_of);
+  std::fill(host + count_, host + picks, gpu::Pick{0});
+  device::copy_to_device(picks_.of(picks), host, static_cast<std::size_t>(picks) * sizeof(*host),
+                         stream_);
+  const std::int64_t width = count_ * config().backbone;
+  std::copy_n(hidden, width, host_feedback_.data());
+  device::copy_to_device(feedback_.data(), host_feedback_.data(),
+                         static_cast<std::size_t>(width) * sizeof(float), stream_);
+}
+
+void GpuAssistant::run_layer(std::size_t layer) {
+  const GpuLayer& w = weights_.layers[layer];
+  const Layer& place_of = text().layers[layer];
+  KindState& state = kinds_[static_cast<std::size_t>(place_of.kind)];
+  product(w.qkv, normed_.data(), q_rows_.data());
+  gpu::Heads heads;
+  heads.qkv = q_rows_.data();
+  heads.q_norm = w.q_norm;
+  heads.eps = text().rms_eps;
+  heads.cos_sin = state.cos_sin.data();
+  heads.rope = text().kind_of(place_of).rope(text().q_heads, text().rope_pairs);
+  heads.q_heads = text().q_heads;
+  heads.q = q_.data();
+  heads.rows = count_;
+  gpu::heads(heads, stream_);
+  attention::DeviceParams params;
+  params.plan = &*state.planned.on_device;
+  params.q = q_.data();
+  params.out = attended_.data();
+  params.kv = state.keys;
+  params.shape = state.planned.plan.shape;
+  params.multiprocessors = multiprocessors();
+  params.early_reads = true;
+  state.planned.plan.kernel->launch_on_gpu(params, stream_);
+  product(w.o, attended_.data(), branch_.data(), false);
+  gpu::AddNorm join;
+  join.x = x_.data();
+  join.branch = branch_.data();
+  join.post_norm = w.post_attention_norm;
+  join.norm = w.ffn_norm;
+  join.out = normed_.data();
+  join.eps = text().rms_eps;
+  join.rows = count_;
+  join.width = text().hidden;
+  gpu::add_norm(join, stream_);
+  product(w.gate_up, normed_.data(), gate_up_.data());
+  gpu::gate({gate_up_.data(), text().activation == Activation::kGeluTanh, gated_.data(), count_,
+             place_of.intermediate},
+            stream_);
+  product(w.down, gated_.data(), branch_.data());
+  join.post_norm = w.post_ffn_norm;
+  join.scale = w.scalar;
+  const bool last = layer + 1 == weights_.layers.size();
+  join.norm = last ? weights_.output_norm : weights_.layers[layer + 1].attention_norm;
+  gpu::add_norm(join, stream_);
+}
+
+/// One draft position of all sequences: logits_, and feedback_ when another follows.
+void GpuAssistant::draft(const gpu::Pick* picks, bool goes_on) {
+  gpu::draft_input({&embedding_, picks, target_.config().embedding_scale, feedback_.data(),
+                    joined_.data(), count_},
+                   stream_);
+  product(weights_.pre, joined_.data(), x_.data());
+  gpu::AddNorm first;
+  first.x = x_.data();
+  first.norm = weights_.layers.front().attention_norm;
+  first.out = normed_.data();
+  first.eps = text().rms_eps;
+  first.rows = count_;
+  first.width = text().hidden;
+  gpu::add_norm(first, stream_);
+  for (std::size_t layer = 0; layer < weights_.layers.size(); ++layer) run_layer(layer);
+  if (goes_on) product(weights_.post, normed_.data(), feedback_.data());
+  product(weights_.head, normed_.data(), logits_.data());
+}
+
+Result<Assistant::Output> GpuAssistant::step(std::span<const std::int32_t> tokens,
+                                             const float* hidden) {
+  try {
+    send(tokens, hidden, 0);
+    draft(picks_.data(), true);
+    const std::int64_t logits = count_ * text().vocab;
+    const std::int64_t width = count_ * config().backbone;
+    device::copy_to_host(host_logits_.of(logits), logits_.data(),
+                         static_cast<std::size_t>(logits) * sizeof(float), stream_);
+    device::copy_to_host(host_hidden_.of(width), feedback_.data(),
+                         static_cast<std::size_t>(width) * sizeof(float), stream_);
+    stream_.synchronize();
+    in_flight_ = false;
+    return Output{host_logits_.data(), host_hidden_.data()};
+  } catch (const device::DeviceError& error) {
+    return Error{ErrorCode::kDevice, error.what()};
+  }
+}
+
+Status GpuAssistant::chain(const DraftChain& args) {
+  try {
+    const auto suppressed = static_cast<int>(args.suppressed.size());
+    if (suppressed > 0) {
+      device::copy_to_device(suppressed_.of(suppressed), args.suppressed.data(),
+                             args.suppressed.size_bytes(), stream_);
+    }
+    send(args.tokens, args.hidden, args.positions);
+    for (int position = 0; position < args.positions; ++position) {
+      gpu::Pick* const picks = picks_.data() + position * count_;
+      draft(picks, position + 1 < args.positions);
+      gpu::suppress({logits_.data(), suppressed_.data(), suppressed, count_, text().vocab},
+                    stream_);
+      gpu::largest({logits_.data(), picks + count_, count_, text().vocab}, stream_);
+    }
+    gpu::Pick* const host = host_picks_.data();
+    device::copy_to_host(host, picks_.data() + count_,
+                         static_cast<std::size_t>(args.positions * count_) * sizeof(*host),
+                         stream_);
+    stream_.synchronize();
+    in_flight_ = false;
+    for (std::int64_t row = 0; row < count_; ++row) {
+      for (int position = 0; position < args.positions; ++position)
+        args.out[row * args.positions + position] = gpu::token_of(host[position * count_ + row]);
+    }
+    return {};
+  } catch (const device::DeviceError& error) {
+    return Error{ErrorCode::kDevice, error.what()};
+  }
+}
+
+/// Bytes of the matrices, in bf16.
+std::int64_t matrix_bytes(const AssistantConfig& config) {
+  const Config& text = config.text;
+  std::int64_t weights = text.hidden * (3 * config.backbone + text.vocab);
+  for (const Layer& layer : text.layers) {
+    const std::int64_t q = std::int64_t{text.q_heads} * text.kind_of(layer).head_dim;
+    weights += text.hidden * (2 * q + 3 * layer.intermediate);
+  }
+  return 2 * weights;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Assistant>> gpu_assistant(AssistantParts parts) {
+  const AssistantConfig& config = parts.loaded.config;
+  const Result<std::int64_t> free = device::gpu_free_bytes();
+  if (!free.ok()) return free.error();
+  if (const std::int64_t needed = matrix_bytes(config); needed > *free) {
+    const device::GpuFacts& gpu = parts.target.place().gpu;
+    return Error{ErrorCode::kNoMemory,
+                 fmt::format("assistant '{}': the weights need {} in bf16; {} has {}, of which {} "
+                             "are free",
+                             config.path, kv::bytes_text(needed), gpu.name,
+                             kv::bytes_text(gpu.memory_bytes), kv::bytes_text(*free))};
+  }
+  try {
+    GpuAssistantWeights weights = upload_weights(parts.loaded.weights, config.text, parts.pool,
+                                                 *gpu_target(parts.target).stream);
+    return std::unique_ptr<Assistant>(new GpuAssistant(parts, std::move(weights)));
+  } catch (const device::DeviceError& error) {
+    return Error{ErrorCode::kDevice, fmt::format("'{}': {}", config.path, error.what())};
+  }
+}
+
+}  // namespace segue::model
+#else
+#include "device/device.h"
+
+namespace segue::model {
+
+Result<std::unique_ptr<Assistant>> gpu_assistant(AssistantParts /*parts*/) {
+  return device::gpu_facts().error();
+}
+
+}  // namespace segue::model
+#endif
