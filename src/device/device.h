@@ -77,6 +77,7 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
+  /// While the stream is being recorded into a graph: every replay records the event at this place.
   void record(const Stream& stream);
   void synchronize();
   /// Microseconds from `start` to this; both have been recorded and reached.
@@ -132,11 +133,16 @@ void fill_bytes(void* device, int value, std::size_t bytes, const Stream& stream
 /// A recorded sequence of launches that replays with one call.
 class Graph {
  public:
-  /// Records what `enqueue` puts on the stream.
+  /// Records what `enqueue` puts on the stream. When that throws, the stream is as it was.
   template <class Function>
   Graph(Stream& stream, Function&& enqueue) {
     begin(stream);
-    enqueue();
+    try {
+      enqueue();
+    } catch (...) {
+      abandon(stream);
+      throw;
+    }
     end(stream);
   }
   ~Graph();
@@ -147,6 +153,7 @@ class Graph {
 
  private:
   static void begin(const Stream& stream);
+  static void abandon(const Stream& stream);
   void end(const Stream& stream);
   void* handle_ = nullptr;
 };

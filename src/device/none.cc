@@ -57,6 +57,7 @@ void fill_bytes(void* /*device*/, int /*value*/, std::size_t /*bytes*/, const St
 }
 
 void Graph::begin(const Stream& /*stream*/) { CHECK(false); }
+void Graph::abandon(const Stream& /*stream*/) { CHECK(false); }
 void Graph::end(const Stream& /*stream*/) { CHECK(false); }
 Graph::~Graph() = default;
 void Graph::replay(const Stream& /*stream*/) { CHECK(false); }

@@ -330,7 +330,8 @@ Result<StepReport> Loop::step(std::span<Sequence* const> sequences, attention::P
                                        report.other_us * share});
   }
   if (!any_prefill && report.preempted_us < kMostPreempted * report.total_us) {
-    controller.observe_step(rows, report.total_us - slow_draft_us_ - report.preempted_us);
+    controller.observe_step(
+        rows, report.total_us - slow_draft_us_ - report.preempted_us - output->recording_us);
   }
   return report;
 }

@@ -16,6 +16,7 @@
 #include "attention/cuda/launch.h"
 #include "core/check.h"
 #include "kv/sizing.h"
+#include "model/gpu_graphs.h"
 #include "model/gpu_step.h"
 #include "model/gpu_weights.h"
 #include "model/step.h"
@@ -27,13 +28,19 @@ namespace {
 namespace gpu = ops::cuda;
 
 /// Attention of the layers of one kind.
+/// With more rows than this the GPU takes longer than the launches.
+constexpr std::int64_t kGraphRows = 128;
+/// As many decode rows as one sequence verifies: such a step is sure to come again.
+constexpr std::int64_t kLoneRows = 16;
+
 struct Group {
   PlannedAttention planned;
   Rows<float> cos_sin;       // [rows, 2, rotary / 2]
   Rows<std::int64_t> slots;  // [rows]
   HostRows<std::int64_t> host_slots;
+  attention::cuda::Grid grid;
   // Around attention in one layer: events keep kernels from overlapping. It is another one in every
-  // step and stands for all of them.
+  // step, or in every recorded one, and stands for all of them.
   device::Event start, end;
   int timed = 0;  // index among the layers of the kind
 };
@@ -57,7 +64,10 @@ class GpuModel final : public LanguageModel {
   Result<StepOutput> run(const StepInput& input);
   Status plan(const StepInput& input);
   Status plan_group(const StepInput& input, int kind);
+  void reserve(std::int64_t rows);
   void send_rows(const StepInput& input);
+  void describe(const StepInput& input);
+  void enqueue(const StepInput& input);
   void run_layer(const StepInput& input, int layer);
   void attend(const StepInput& input, int layer);
   void product(const gpu::Matrix& w, const std::uint16_t* x, float* y, std::int64_t rows,
@@ -80,6 +90,8 @@ class GpuModel final : public LanguageModel {
   Rows<std::uint16_t> normed_, q_, attended_, gated_;  // bf16
   Rows<float> logits_, hidden_;                        // [wanted, vocab], [wanted, hidden]
   HostRows<float> host_logits_, host_hidden_;
+  GraphKey key_;
+  GpuGraphs graphs_;
 };
 
 Status GpuModel::load(TensorSource& source, core::ThreadPool& pool, const LoadOptions& options) {
@@ -112,8 +124,40 @@ void GpuModel::embed_token(std::int32_t token, float* out) const {
 }
 
 void GpuModel::reserve_logits(std::int64_t rows) {
+  reserve(rows);
   logits_.of(rows * config_.vocab);
   host_logits_.of(rows * config_.vocab);
+  hidden_.of(rows * config_.hidden);
+  host_hidden_.of(rows * config_.hidden);
+}
+
+/// Buffers of a step, all but those of rows that want logits.
+void GpuModel::reserve(std::int64_t rows) {
+  std::int64_t widest_q = 0;
+  std::int64_t widest_qkv = 0;
+  std::int64_t widest_mlp = 0;
+  for (const Layer& layer : config_.layers) {
+    const LayerKind& kind = config_.kind_of(layer);
+    const std::int64_t q = std::int64_t{config_.q_heads} * kind.head_dim;
+    widest_q = std::max(widest_q, q);
+    widest_qkv = std::max(widest_qkv, q + std::int64_t{2} * kind.kv_heads * kind.head_dim);
+    widest_mlp = std::max(widest_mlp, layer.intermediate);
+  }
+  host_rows_.of(3 * rows);
+  device_rows_.of(3 * rows);
+  x_.of(rows * config_.hidden);
+  normed_.of(rows * config_.hidden);
+  branch_.of(rows * config_.hidden);
+  q_.of(rows * widest_q);
+  attended_.of(rows * widest_q);
+  qkv_.of(rows * widest_qkv);
+  gate_up_.of(rows * 2 * widest_mlp);
+  gated_.of(rows * widest_mlp);
+  for (std::size_t kind = 0; kind < groups_.size(); ++kind) {
+    groups_[kind].slots.of(rows);
+    groups_[kind].host_slots.of(rows);
+    groups_[kind].cos_sin.of(rows * config_.kinds[kind].rotary);
+  }
 }
 
 Status GpuModel::plan_group(const StepInput& input, int kind) {
@@ -126,8 +170,10 @@ Status GpuModel::plan_group(const StepInput& input, int kind) {
   for (const SequenceInput& sequence : input.sequences)
     tables.push_back(input.cache->table(sequence.id, kind));
   if (Status status = group.planned.set(asked, device, stream_); !status.ok()) return status;
+  group.grid = in_steps(attention::cuda::grid_of(group.planned.on_device->live()),
+                        group.planned.capacity.items, place().gpu.multiprocessors);
   const int page_size = input.cache->spec(kind).page_size;
-  std::int64_t* slot = group.host_slots.of(rows_);
+  std::int64_t* slot = group.host_slots.data();
   for (std::size_t i = 0; i < input.sequences.size(); ++i) {
     for (std::size_t row = 0; row < input.sequences[i].tokens.size(); ++row) {
       const std::int64_t position = input.sequences[i].depth + static_cast<std::int64_t>(row);
@@ -136,12 +182,8 @@ Status GpuModel::plan_group(const StepInput& input, int kind) {
           std::int64_t{tables[i].pages[position / page_size]} * page_size + position % page_size;
     }
   }
-  device::copy_to_device(group.slots.of(rows_), group.host_slots.data(),
+  device::copy_to_device(group.slots.data(), group.host_slots.data(),
                          static_cast<std::size_t>(rows_) * sizeof(std::int64_t), stream_);
-  const LayerKind& facts = config_.kinds[static_cast<std::size_t>(kind)];
-  gpu::angles({device_rows_.data() + rows_, weights_.inv_freq[static_cast<std::size_t>(kind)],
-               group.cos_sin.of(rows_ * facts.rotary), rows_, facts.rotary / 2},
-              stream_);
   records_[static_cast<std::size_t>(kind)].plan = &group.planned.plan;
   records_[static_cast<std::size_t>(kind)].attention_us = 0;
   return {};
@@ -149,7 +191,7 @@ Status GpuModel::plan_group(const StepInput& input, int kind) {
 
 /// Tokens, positions and the rows that want logits.
 void GpuModel::send_rows(const StepInput& input) {
-  std::int32_t* const tokens = host_rows_.of(2 * rows_ + wanted_);
+  std::int32_t* const tokens = host_rows_.data();
   std::int32_t* const chosen = tokens + 2 * rows_;
   std::ranges::copy(step_.positions, tokens + rows_);
   std::int64_t row = 0;
@@ -160,7 +202,7 @@ void GpuModel::send_rows(const StepInput& input) {
     for (int i = sequence.logits; i > 0; --i) chosen[next++] = static_cast<std::int32_t>(row - i);
   }
   const std::int64_t count = 2 * rows_ + wanted_;
-  device::copy_to_device(device_rows_.of(count), tokens,
+  device::copy_to_device(device_rows_.data(), tokens,
                          static_cast<std::size_t>(count) * sizeof(std::int32_t), stream_);
 }
 
@@ -175,6 +217,7 @@ void GpuModel::attend(const StepInput& input, int layer) {
   params.shape = group.planned.plan.shape;
   params.scale = config_.attention_scale;
   params.multiprocessors = place().gpu.multiprocessors;
+  params.grid = rows_ <= kGraphRows ? &group.grid : nullptr;
   const bool timed = place_of.kv_layer == group.timed;
   if (timed) group.start.record(stream_);
   group.planned.plan.kernel->launch_on_gpu(params, stream_);
@@ -230,35 +273,52 @@ void GpuModel::run_layer(const StepInput& input, int layer) {
 
 Status GpuModel::plan(const StepInput& input) {
   step_.set(input);
+  reserve(rows_);
+  if (wanted_ > 0) reserve_logits(wanted_);
   send_rows(input);
-  std::int64_t widest_q = 0;
-  std::int64_t widest_qkv = 0;
-  std::int64_t widest_mlp = 0;
-  for (const Layer& layer : config_.layers) {
-    const LayerKind& kind = config_.kind_of(layer);
-    const std::int64_t q = std::int64_t{config_.q_heads} * kind.head_dim;
-    widest_q = std::max(widest_q, q);
-    widest_qkv = std::max(widest_qkv, q + std::int64_t{2} * kind.kv_heads * kind.head_dim);
-    widest_mlp = std::max(widest_mlp, layer.intermediate);
-  }
-  x_.of(rows_ * config_.hidden);
-  normed_.of(rows_ * config_.hidden);
-  branch_.of(rows_ * config_.hidden);
-  q_.of(rows_ * widest_q);
-  attended_.of(rows_ * widest_q);
-  qkv_.of(rows_ * widest_qkv);
-  gate_up_.of(rows_ * 2 * widest_mlp);
-  gated_.of(rows_ * widest_mlp);
   for (int kind = 0; kind < static_cast<int>(config_.kinds.size()); ++kind) {
     if (Status status = plan_group(input, kind); !status.ok()) return status;
   }
   return {};
 }
 
-Result<StepOutput> GpuModel::run(const StepInput& input) {
-  rows_ = row_count(input);
-  wanted_ = logits_count(input);
-  if (Status status = plan(input); !status.ok()) return status.error();
+/// What the launches of the step depend on, but for the contents of buffers.
+void GpuModel::describe(const StepInput& input) {
+  key_.clear();
+  key_.add(rows_);
+  key_.add(wanted_);
+  for (const void* address :
+       {static_cast<const void*>(device_rows_.data()), static_cast<const void*>(x_.data()),
+        static_cast<const void*>(qkv_.data()), static_cast<const void*>(branch_.data()),
+        static_cast<const void*>(gate_up_.data()), static_cast<const void*>(normed_.data()),
+        static_cast<const void*>(q_.data()), static_cast<const void*>(attended_.data()),
+        static_cast<const void*>(gated_.data()), static_cast<const void*>(logits_.data()),
+        static_cast<const void*>(hidden_.data()), static_cast<const void*>(host_logits_.data()),
+        static_cast<const void*>(host_hidden_.data())}) {
+    key_.add(address);
+  }
+  for (std::size_t kind = 0; kind < groups_.size(); ++kind) {
+    const Group& group = groups_[kind];
+    key_.add(group.planned.plan.kernel);
+    key_.add(group.grid);
+    key_.add(*group.planned.on_device);
+    key_.add(group.cos_sin.data());
+    key_.add(group.slots.data());
+    const int index = static_cast<int>(kind);
+    key_.add(input.cache->view(index, 0));
+    key_.add(input.cache->view(index, config_.kv_layers(index) - 1));
+  }
+}
+
+/// All launches of the step, its logits to the host included. Allocates nothing: it may be
+/// recorded.
+void GpuModel::enqueue(const StepInput& input) {
+  for (std::size_t kind = 0; kind < groups_.size(); ++kind) {
+    const int rotary = config_.kinds[kind].rotary;
+    gpu::angles({device_rows_.data() + rows_, weights_.inv_freq[kind], groups_[kind].cos_sin.data(),
+                 rows_, rotary / 2},
+                stream_);
+  }
   gpu::embed({&weights_.embedding, device_rows_.data(), config_.embedding_scale, x_.data(), rows_},
              stream_);
   gpu::AddNorm first;
@@ -274,15 +334,29 @@ Result<StepOutput> GpuModel::run(const StepInput& input) {
   const std::int64_t hidden = wanted_ * config_.hidden;
   if (wanted_ > 0) {
     gpu::head_norm({x_.data(), device_rows_.data() + 2 * rows_, weights_.output_norm,
-                    normed_.data(), hidden_.of(hidden), config_.rms_eps, wanted_, config_.hidden},
+                    normed_.data(), hidden_.data(), config_.rms_eps, wanted_, config_.hidden},
                    stream_);
-    product(weights_.head(), normed_.data(), logits_.of(logits), wanted_);
+    product(weights_.head(), normed_.data(), logits_.data(), wanted_);
     if (config_.final_softcap > 0)
       gpu::softcap(logits_.data(), config_.final_softcap, logits, stream_);
-    device::copy_to_host(host_logits_.of(logits), logits_.data(),
+    device::copy_to_host(host_logits_.data(), logits_.data(),
                          static_cast<std::size_t>(logits) * sizeof(float), stream_);
-    device::copy_to_host(host_hidden_.of(hidden), hidden_.data(),
+    device::copy_to_host(host_hidden_.data(), hidden_.data(),
                          static_cast<std::size_t>(hidden) * sizeof(float), stream_);
+  }
+}
+
+Result<StepOutput> GpuModel::run(const StepInput& input) {
+  rows_ = row_count(input);
+  wanted_ = logits_count(input);
+  if (Status status = plan(input); !status.ok()) return status.error();
+  double recording_us = 0;
+  if (rows_ <= kGraphRows) {
+    describe(input);
+    const bool returns = rows_ == wanted_ && rows_ <= kLoneRows;
+    recording_us = graphs_.run(key_, returns, stream_, [&] { enqueue(input); });
+  } else {
+    enqueue(input);
   }
   stream_.synchronize();
   for (std::size_t kind = 0; kind < groups_.size(); ++kind) {
@@ -290,7 +364,7 @@ Result<StepOutput> GpuModel::run(const StepInput& input) {
     records_[kind].attention_us = group.end.us_since(group.start) * records_[kind].layers;
     group.timed = (group.timed + 1) % records_[kind].layers;
   }
-  return StepOutput{host_logits_.data(), host_hidden_.data(), wanted_, records_};
+  return StepOutput{host_logits_.data(), host_hidden_.data(), wanted_, records_, recording_us};
 }
 
 Result<StepOutput> GpuModel::forward(const StepInput& input) {

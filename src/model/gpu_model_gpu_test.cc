@@ -73,6 +73,58 @@ TEST_F(GpuModel, ARowHasItsBitsWhateverTheChunkAndTheRowsBesideIt) {
     equal(run_prompt(*model, tokens_, {rows, 90, KvType::kBF16}), decoded);
 }
 
+/// Steps of one row, of two, .. in turns: a step that was recorded has the bits that it had before,
+/// whatever was recorded since, and says how long attention took.
+TEST_F(GpuModel, AStepThatReturnsIsReplayedWithItsBitsAndItsTimes) {
+  const auto model = on_gpu();
+  const auto vocab = static_cast<std::size_t>(model->config().vocab);
+  const PromptRows expected = run_prompt(*model, tokens_, {33, 90, KvType::kBF16});
+  ASSERT_EQ(expected.logits.size(), tokens_.size() * vocab);
+  Result<std::vector<kv::PoolSpec>> specs =
+      kv::size_pools(model->pool_specs(KvType::kBF16, 16), {1, std::ssize(tokens_), 200});
+  ASSERT_TRUE(specs.ok());
+  Result<kv::Cache> cache = kv::Cache::create(std::move(specs).value(), {.max_rows = 200});
+  ASSERT_TRUE(cache.ok()) << cache.error().message;
+  const kv::SequenceId id = cache->create_sequence();
+  const auto begin = static_cast<std::int64_t>(tokens_.size()) - 90;
+  int recorded = 0;
+  const auto step = [&](std::int64_t rows, bool prefill) {
+    const std::int64_t depth = cache->length(id);
+    ASSERT_TRUE(cache->reserve(id, rows).ok());
+    const SequenceInput sequence{
+        id, depth,
+        std::span(tokens_).subspan(static_cast<std::size_t>(depth), static_cast<std::size_t>(rows)),
+        prefill, prefill ? 0 : static_cast<int>(rows)};
+    StepInput input;
+    input.cache = &*cache;
+    input.sequences = std::span(&sequence, 1);
+    const Result<StepOutput> output = model->forward(input);
+    ASSERT_TRUE(output.ok()) << output.error().message;
+    cache->commit(id, rows);
+    recorded += output->recording_us > 0 ? 1 : 0;
+    for (const GroupRecord& group : output->groups) {
+      EXPECT_GT(group.attention_us, 0);
+      EXPECT_LT(group.attention_us, 1e6);
+    }
+    if (prefill) return;
+    const auto at = static_cast<std::size_t>(depth) * vocab;
+    const core::Verdict verdict = core::exact(
+        std::vector<float>(output->logits, output->logits + rows * model->config().vocab),
+        std::vector<float>(
+            expected.logits.begin() + static_cast<std::ptrdiff_t>(at),
+            expected.logits.begin() +
+                static_cast<std::ptrdiff_t>(at + static_cast<std::size_t>(rows) * vocab)));
+    EXPECT_TRUE(verdict.ok) << rows << " rows at " << depth << ": " << verdict.message;
+  };
+  while (!HasFatalFailure() && cache->length(id) < begin)
+    step(std::min<std::int64_t>(130, begin - cache->length(id)), true);
+  for (int turn = 0; turn < 4; ++turn) {
+    for (const std::int64_t rows : {1, 2, 3, 5, 9}) step(rows, false);
+  }
+  EXPECT_GE(recorded, 5);
+  EXPECT_LT(recorded, 15) << "as many steps were recorded anew as replayed";
+}
+
 TEST_F(GpuModel, AnEmbeddingIsThatOfTheTable) {
   const auto reference = open({});
   const auto model = on_gpu();

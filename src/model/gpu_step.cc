@@ -2,21 +2,30 @@
 #ifdef SEGUE_CUDA
 #include "model/gpu_step.h"
 
+#include <algorithm>
+
 namespace segue::model {
 namespace {
 
 bool fits(const attention::cuda::Capacity& needed, const attention::cuda::Capacity& there) {
   return needed.items <= there.items && needed.reductions <= there.reductions &&
-         needed.tile_rows <= there.tile_rows && needed.runs <= there.runs &&
-         needed.partials <= there.partials && needed.table_entries <= there.table_entries;
+         needed.runs <= there.runs && needed.partials <= there.partials &&
+         needed.table_entries <= there.table_entries;
 }
 
-/// Room for plans twice as large, so that a growing depth seldom asks for more.
-attention::cuda::Capacity with_room(attention::cuda::Capacity needed) {
-  needed.items *= 2;
-  needed.reductions *= 2;
+/// Plans of one row have room for those of a verify step of the largest k.
+constexpr std::int64_t kVerifyRows = 16;
+constexpr int kMostTileRows = 128;  // of any kernel
+
+/// Room for plans twice as large, so that a growing depth seldom asks for more: buffers that move
+/// take the graphs with them.
+attention::cuda::Capacity with_room(attention::cuda::Capacity needed, std::int64_t rows) {
+  const auto factor = static_cast<int>(std::max<std::int64_t>(2, 2 * kVerifyRows / rows));
+  needed.items *= factor;
+  needed.reductions *= factor;
+  needed.tile_rows = kMostTileRows;
   needed.runs *= 2;
-  needed.partials *= 2;
+  needed.partials *= factor;
   needed.table_entries *= 2;
   return needed;
 }
@@ -28,7 +37,7 @@ Status PlannedAttention::set(const attention::PlanInput& asked, const attention:
   if (Status status = attention::plan(asked, facts, plan); !status.ok()) return status;
   const attention::cuda::Capacity needed = attention::cuda::capacity_of(plan, tables);
   if (!on_device || !fits(needed, capacity)) {
-    capacity = larger(with_room(needed), capacity);
+    capacity = larger(with_room(needed, plan.rows), capacity);
     on_device.emplace(capacity, asked.shape.head_dim);
   }
   return on_device->upload(plan, tables, stream);

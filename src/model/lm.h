@@ -66,6 +66,7 @@ struct StepOutput {
       nullptr;  // [rows, hidden] of the same rows: what went into the head, after the last norm
   std::int64_t rows = 0;
   std::span<const GroupRecord> groups;  // one per LayerKind
+  double recording_us = 0;  // of the call's time: preparing what steps like this one will reuse
 };
 
 /// A layer's K and V in a kv::Cache: cache.view(pool, layer).

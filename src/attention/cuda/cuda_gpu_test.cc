@@ -285,6 +285,25 @@ TEST_P(CudaAttention, ReplaysAGraphCapturedAtOneLengthAtAllOthers) {
   }
 }
 
+TEST(CudaGrid, InStepsIsAsLargeAndMakesTheSameChoices) {
+  for (const int multiprocessors : {1, 46, 108, 132}) {
+    for (int items = 1; items < 3000; ++items) {
+      const Grid live{items, items % 70, 1 + items % 128, items % 300, items % 2 == 0};
+      const Grid grid = in_steps(live, 2 * items, multiprocessors);
+      EXPECT_GE(grid.items, live.items);
+      EXPECT_LE(grid.items, 2 * live.items);
+      EXPECT_EQ(in_steps(live, items, multiprocessors).items, items);
+      EXPECT_EQ(grid.items <= multiprocessors, items <= multiprocessors);
+      EXPECT_GE(grid.reductions, live.reductions);
+      EXPECT_EQ(grid.reductions == 0, live.reductions == 0);
+      EXPECT_GE(grid.runs, live.runs);
+      EXPECT_EQ(grid.runs <= 32, live.runs <= 32);
+      EXPECT_EQ(grid.tile_rows, live.tile_rows);
+      EXPECT_EQ(grid.folds, live.folds);
+    }
+  }
+}
+
 TEST_P(CudaAttention, RefusesAPlanThatExceedsItsBuffers) {
   const Shape shape = shape_of(8, 2, 128);
   World world(shape, std::vector<std::int64_t>{5000}, {});

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 
@@ -138,6 +139,26 @@ void flatten(const Plan& plan, std::span<const TableRange> tables, FlatPlan& out
     out.runs = std::max(out.runs, reduction.runs);
     out.reductions.push_back(reduction);
   }
+}
+
+Grid grid_of(const FlatPlan& live) {
+  return {static_cast<int>(live.items.size()), static_cast<int>(live.reductions.size()),
+          live.tile_rows, live.runs, live.folds};
+}
+
+Grid in_steps(const Grid& live, int most_items, int multiprocessors) {
+  const auto power = [](int count) {
+    return count == 0 ? 0 : static_cast<int>(std::bit_ceil(static_cast<unsigned>(count)));
+  };
+  Grid grid = live;
+  grid.reductions = power(live.reductions);
+  grid.runs = power(live.runs);
+  // No more than the multiprocessors is a choice of kernel (launch.cuh).
+  const int waves = (live.items + multiprocessors - 1) / multiprocessors;
+  const int items = waves <= 1 ? std::min(power(live.items), multiprocessors)
+                               : (waves <= 4 ? waves : power(waves)) * multiprocessors;
+  grid.items = std::min(items, most_items);  // kernels read the list as far as the grid
+  return grid;
 }
 
 Capacity capacity_of(const Plan& plan, std::span<const kv::PageTable> tables) {

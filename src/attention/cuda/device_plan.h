@@ -38,6 +38,20 @@ struct FlatPlan {
   std::int64_t partials = 0;
 };
 
+/// What the grids of a layer's launches follow from: blocks past a plan's counts return at once.
+struct Grid {
+  int items = 0;
+  int reductions = 0;
+  int tile_rows = 0;
+  int runs = 0;
+  bool folds = false;
+};
+Grid grid_of(const FlatPlan& live);
+
+/// `live` or a little more, for a graph that is to replay with many plans: sizes in coarse steps,
+/// the same choice of kernels, at most twice the blocks and no more items than there is room for.
+Grid in_steps(const Grid& live, int most_items, int multiprocessors);
+
 /// Where the page table of a sequence lies among all page tables.
 struct TableRange {
   std::int32_t first = 0;

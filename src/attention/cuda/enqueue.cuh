@@ -44,6 +44,15 @@ inline Arguments arguments_of(const DeviceParams& params, int tile_keys) {
   return args;
 }
 
+/// The grids of a launch, live or for capture.
+inline Grid grid_of(const DeviceParams& params) {
+  if (params.grid != nullptr) return *params.grid;
+  Grid grid = grid_of(params.plan->live());
+  if (!params.whole_capacity) return grid;
+  const Capacity& capacity = params.plan->capacity();
+  return {capacity.items, capacity.reductions, capacity.tile_rows, capacity.runs, grid.folds};
+}
+
 using device::BlockFacts;
 using device::enqueue;
 using device::launches_overlap;

@@ -50,7 +50,8 @@ void launch_tile(const DeviceParams& params, int items, cudaStream_t stream) {
 /// With no more blocks than multiprocessors, two on one of them would leave another idle: the
 /// variant that takes more than half of the shared memory keeps them apart.
 template <int kHeadDim, class T>
-void launch_decode(const DeviceParams& params, int items, cudaStream_t stream) {
+void launch_decode(const DeviceParams& params, const Grid& grid, cudaStream_t stream) {
+  const int items = grid.items;
   if (params.kv.layout != kv::Layout::kSwizzled8) {
     return launch_tile<Tile<kHeadDim, T, Variant::kSpread, true>>(params, items, stream);
   }
@@ -58,7 +59,7 @@ void launch_decode(const DeviceParams& params, int items, cudaStream_t stream) {
     return launch_tile<Tile<kHeadDim, T, Variant::kLone, false>>(params, items, stream);
   }
   if constexpr (kHeadDim <= 128) {
-    if (params.plan->live().folds) {
+    if (grid.folds) {
       return launch_tile<Tile<kHeadDim, T, Variant::kFolding, false>>(params, items, stream);
     }
   }
@@ -68,32 +69,28 @@ void launch_decode(const DeviceParams& params, int items, cudaStream_t stream) {
 /// One layer: items, then reductions if there can be any.
 template <int kHeadDim, class T>
 void launch_attention(const DeviceParams& params, device::Stream& stream) {
-  const Capacity& capacity = params.plan->capacity();
-  const FlatPlan& live = params.plan->live();
-  const int items = params.whole_capacity ? capacity.items : static_cast<int>(live.items.size());
-  const int reductions =
-      params.whole_capacity ? capacity.reductions : static_cast<int>(live.reductions.size());
-  const int tile_rows = params.whole_capacity ? capacity.tile_rows : live.tile_rows;
+  const Grid grid = grid_of(params);
+  const int items = grid.items;
   const cudaStream_t queue = device::cuda_stream(stream);
   if (items == 0) return;
   if constexpr (kHeadDim <= 256) {
-    CHECK(tile_rows <= 128);
-    if (tile_rows > 64) {
+    CHECK(grid.tile_rows <= 128);
+    if (grid.tile_rows > 64) {
       if (params.kv.layout != kv::Layout::kSwizzled8) {
         launch_tile<Tile<kHeadDim, T, Variant::kWide, true>>(params, items, queue);
       } else {
         launch_tile<Tile<kHeadDim, T, Variant::kWide, false>>(params, items, queue);
       }
     } else {
-      launch_decode<kHeadDim, T>(params, items, queue);
+      launch_decode<kHeadDim, T>(params, grid, queue);
     }
   } else {
-    CHECK(tile_rows <= 64);
+    CHECK(grid.tile_rows <= 64);
     launch_kernel<PairTile<T>>(decode_pair<PairTile<T>>, params, items, queue);
   }
-  if (reductions == 0) return;
-  const int runs = params.whole_capacity ? capacity.runs : live.runs;
-  launch_reductions(params, arguments_of(params, 64), {tile_rows, reductions, runs}, queue);
+  if (grid.reductions == 0) return;
+  launch_reductions(params, arguments_of(params, 64), {grid.tile_rows, grid.reductions, grid.runs},
+                    queue);
 }
 
 template <int kHeadDim, KvType kType>

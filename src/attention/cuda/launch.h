@@ -28,8 +28,10 @@ struct DeviceParams {
   float scale = 1.0f;  // above 0
   float softcap = 0.0f;
   int multiprocessors = 132;
-  /// The grid is the plan's capacity, not its live counts: for capture into a graph.
+  /// For capture into a graph: the grid is the plan's capacity, not its live counts,
   bool whole_capacity = false;
+  /// or this, at least the counts of every plan that the graph will replay with; null: neither.
+  const cuda::Grid* grid = nullptr;
   /// The kernel before this one in the stream writes no key or value of this step: reading may
   /// start before it ends.
   bool early_reads = false;

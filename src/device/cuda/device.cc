@@ -87,7 +87,8 @@ Event::Event() {
 }
 Event::~Event() { static_cast<void>(cudaEventDestroy(event_of(handle_))); }
 void Event::record(const Stream& stream) {
-  cuda_check(cudaEventRecord(event_of(handle_), cuda_stream(stream)));
+  const unsigned flags = stream.capturing() ? cudaEventRecordExternal : cudaEventRecordDefault;
+  cuda_check(cudaEventRecordWithFlags(event_of(handle_), cuda_stream(stream), flags));
 }
 void Event::synchronize() { cuda_check(cudaEventSynchronize(event_of(handle_))); }
 double Event::us_since(const Event& start) const {
@@ -134,6 +135,12 @@ void fill_bytes(void* device, int value, std::size_t bytes, const Stream& stream
 
 void Graph::begin(const Stream& stream) {
   cuda_check(cudaStreamBeginCapture(cuda_stream(stream), cudaStreamCaptureModeThreadLocal));
+}
+void Graph::abandon(const Stream& stream) {
+  cudaGraph_t graph = nullptr;
+  if (cudaStreamEndCapture(cuda_stream(stream), &graph) == cudaSuccess && graph != nullptr)
+    static_cast<void>(cudaGraphDestroy(graph));
+  static_cast<void>(cudaGetLastError());
 }
 void Graph::end(const Stream& stream) {
   cudaGraph_t graph = nullptr;

@@ -64,14 +64,9 @@ int prepared_slots() {
 template <int kHeadDim, class T>
 void launch_attention(const DeviceParams& params, device::Stream& stream) {
   using TileType = Tile<kHeadDim, T>;
-  const Capacity& capacity = params.plan->capacity();
-  const FlatPlan& live = params.plan->live();
-  const int items = params.whole_capacity ? capacity.items : static_cast<int>(live.items.size());
-  const int reductions =
-      params.whole_capacity ? capacity.reductions : static_cast<int>(live.reductions.size());
-  const int tile_rows = params.whole_capacity ? capacity.tile_rows : live.tile_rows;
-  if (items == 0) return;
-  CHECK(tile_rows <= TileType::kRows);
+  const Grid grid = grid_of(params);
+  if (grid.items == 0) return;
+  CHECK(grid.tile_rows <= TileType::kRows);
   const cudaStream_t queue = device::cuda_stream(stream);
   const Arguments args = arguments_of(params, TileType::kKeys);
   const Ring ring{params.kv.token_stride, params.kv.layout == kv::Layout::kSwizzled8 ? 1 : 0,
@@ -80,10 +75,9 @@ void launch_attention(const DeviceParams& params, device::Stream& stream) {
   const BlockFacts block{.threads = TileType::kThreads,
                          .shared_bytes = TileType::kRingOffset + ring.slots * TileType::kSlotBytes,
                          .overlaps = launches_overlap()};
-  enqueue(kKernel, dim3(static_cast<unsigned>(items)), block, queue, args, ring);
-  if (reductions == 0) return;
-  const int runs = params.whole_capacity ? capacity.runs : live.runs;
-  launch_reductions(params, args, {tile_rows, reductions, runs}, queue);
+  enqueue(kKernel, dim3(static_cast<unsigned>(grid.items)), block, queue, args, ring);
+  if (grid.reductions == 0) return;
+  launch_reductions(params, args, {grid.tile_rows, grid.reductions, grid.runs}, queue);
 }
 
 /// The swizzled layout has lines of 64 dims.
