@@ -217,12 +217,14 @@ void Loop::emit(Sequence& sequence, std::int32_t token, const float* logits) {
   }
 }
 
-/// Samples the block's rows in order, keeps what agrees, commits. Returns the rows of logits that
-/// it had. Logits that are not finite fail the step: the weights are damaged.
-Result<int> Loop::take(Block& block, const float* logits, const float* hidden,
+/// Samples the block's rows in order, keeps what agrees, commits. Its logits are the output's from
+/// `first_row` on; returns how many they are. Logits that are not finite fail the step: the weights
+/// are damaged.
+Result<int> Loop::take(Block& block, const model::StepOutput& output, std::int64_t first_row,
                        speculate::Controller& controller, SequenceStep& record) {
   Sequence& sequence = *block.sequence;
   const std::int64_t vocab = runtime_.model->config().vocab;
+  const float* const logits = output.logits + first_row * vocab;
   const std::span<const std::int32_t> drafts =
       block.prefill ? std::span<const std::int32_t>()
                     : std::span<const std::int32_t>(block.rows).subspan(1);
@@ -238,7 +240,8 @@ Result<int> Loop::take(Block& block, const float* logits, const float* hidden,
         sequence.tokens,
         drafts.first(count),
         static_cast<std::int64_t>(sequence.tokens.size() + count),
-        runtime_.tokenizer->suppressed_ids()};
+        runtime_.tokenizer->suppressed_ids(),
+        output.maxima_of(first_row + static_cast<std::int64_t>(count), vocab)};
     sampled[count] = speculate::sample(sequence.sampling, row, scratch_);
     if (!std::isfinite(row.logits[static_cast<std::size_t>(sampled[count])])) {
       return Error{ErrorCode::kInvalidFile,
@@ -253,7 +256,8 @@ Result<int> Loop::take(Block& block, const float* logits, const float* hidden,
                 block.prefill ? static_cast<std::int64_t>(block.rows.size()) : 1 + accepted.drafts);
   if (std::ranges::any_of(sequence.drafters, &speculate::Drafter::wants_hidden)) {
     const std::int64_t width = runtime_.model->config().hidden;
-    const float* newest = hidden + accepted.drafts * width;  // of the rows that stay
+    // Of the rows that stay.
+    const float* newest = output.hidden + (first_row + accepted.drafts) * width;
     sequence.hidden.assign(newest, newest + width);
   }
   const std::int64_t before = sequence.generated();
@@ -305,9 +309,7 @@ Result<StepReport> Loop::step(std::span<Sequence* const> sequences, attention::P
                         block.prefill,
                         block.drafter};
     if (block.prefill) prepare_drafters(block);
-    const model::Config& config = runtime_.model->config();
-    const Result<int> taken = take(block, output->logits + logits_row * config.vocab,
-                                   output->hidden + logits_row * config.hidden, controller, record);
+    const Result<int> taken = take(block, *output, logits_row, controller, record);
     if (!taken.ok()) return taken.error();
     logits_row += *taken;
     records_.push_back(record);

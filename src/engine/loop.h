@@ -117,7 +117,7 @@ class Loop {
   void prepare_drafters(const Block& block);
   Status reserve(std::span<Block> blocks);
   Result<model::StepOutput> run_target(std::span<Block> blocks, attention::Policy policy);
-  Result<int> take(Block& block, const float* logits, const float* hidden,
+  Result<int> take(Block& block, const model::StepOutput& output, std::int64_t first_row,
                    speculate::Controller& controller, SequenceStep& record);
   void emit(Sequence& sequence, std::int32_t token, const float* logits);
 

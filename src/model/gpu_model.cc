@@ -45,6 +45,8 @@ struct Group {
   int timed = 0;  // index among the layers of the kind
 };
 
+static_assert(gpu::kMaximaBlock == StepOutput::kMaximaBlock);
+
 class GpuModel final : public LanguageModel {
  public:
   GpuModel(const Config& config, const Place& place) : LanguageModel(config, place) {}
@@ -66,6 +68,9 @@ class GpuModel final : public LanguageModel {
   Status plan_group(const StepInput& input, int kind);
   void reserve(std::int64_t rows);
   void send_rows(const StepInput& input);
+  std::int64_t blocks() const {
+    return (config_.vocab + gpu::kMaximaBlock - 1) / gpu::kMaximaBlock;
+  }
   void describe(const StepInput& input);
   void enqueue(const StepInput& input);
   void run_layer(const StepInput& input, int layer);
@@ -89,7 +94,8 @@ class GpuModel final : public LanguageModel {
   Rows<float> x_, qkv_, branch_, gate_up_;             // [rows, width each]
   Rows<std::uint16_t> normed_, q_, attended_, gated_;  // bf16
   Rows<float> logits_, hidden_;                        // [wanted, vocab], [wanted, hidden]
-  HostRows<float> host_logits_, host_hidden_;
+  Rows<float> maxima_;                                 // [wanted, blocks of the vocabulary]
+  HostRows<float> host_logits_, host_hidden_, host_maxima_;
   GraphKey key_;
   GpuGraphs graphs_;
 };
@@ -129,6 +135,8 @@ void GpuModel::reserve_logits(std::int64_t rows) {
   host_logits_.of(rows * config_.vocab);
   hidden_.of(rows * config_.hidden);
   host_hidden_.of(rows * config_.hidden);
+  maxima_.of(rows * blocks());
+  host_maxima_.of(rows * blocks());
 }
 
 /// Buffers of a step, all but those of rows that want logits.
@@ -294,7 +302,8 @@ void GpuModel::describe(const StepInput& input) {
         static_cast<const void*>(q_.data()), static_cast<const void*>(attended_.data()),
         static_cast<const void*>(gated_.data()), static_cast<const void*>(logits_.data()),
         static_cast<const void*>(hidden_.data()), static_cast<const void*>(host_logits_.data()),
-        static_cast<const void*>(host_hidden_.data())}) {
+        static_cast<const void*>(host_hidden_.data()), static_cast<const void*>(maxima_.data()),
+        static_cast<const void*>(host_maxima_.data())}) {
     key_.add(address);
   }
   for (std::size_t kind = 0; kind < groups_.size(); ++kind) {
@@ -339,6 +348,9 @@ void GpuModel::enqueue(const StepInput& input) {
     product(weights_.head(), normed_.data(), logits_.data(), wanted_);
     if (config_.final_softcap > 0)
       gpu::softcap(logits_.data(), config_.final_softcap, logits, stream_);
+    gpu::block_maxima({logits_.data(), maxima_.data(), wanted_, config_.vocab}, stream_);
+    device::copy_to_host(host_maxima_.data(), maxima_.data(),
+                         static_cast<std::size_t>(wanted_ * blocks()) * sizeof(float), stream_);
     device::copy_to_host(host_logits_.data(), logits_.data(),
                          static_cast<std::size_t>(logits) * sizeof(float), stream_);
     device::copy_to_host(host_hidden_.data(), hidden_.data(),
@@ -364,7 +376,9 @@ Result<StepOutput> GpuModel::run(const StepInput& input) {
     records_[kind].attention_us = group.end.us_since(group.start) * records_[kind].layers;
     group.timed = (group.timed + 1) % records_[kind].layers;
   }
-  return StepOutput{host_logits_.data(), host_hidden_.data(), wanted_, records_, recording_us};
+  return StepOutput{
+      host_logits_.data(), host_hidden_.data(), host_maxima_.data(), wanted_, records_,
+      recording_us};
 }
 
 Result<StepOutput> GpuModel::forward(const StepInput& input) {

@@ -64,9 +64,19 @@ struct StepOutput {
       nullptr;  // [rows that asked, vocab] in order of sequences; valid until the next forward()
   const float* hidden =
       nullptr;  // [rows, hidden] of the same rows: what went into the head, after the last norm
+  const float* block_maxima = nullptr;  // [rows, ceil(vocab / kMaximaBlock)], or null: the largest
+                                        // logits as speculate::SampleRow has them
   std::int64_t rows = 0;
   std::span<const GroupRecord> groups;  // one per LayerKind
   double recording_us = 0;  // of the call's time: preparing what steps like this one will reuse
+
+  static constexpr std::int64_t kMaximaBlock = 64;
+  /// Of one of the rows, or empty.
+  std::span<const float> maxima_of(std::int64_t row, std::int64_t vocab) const {
+    const std::int64_t blocks = (vocab + kMaximaBlock - 1) / kMaximaBlock;
+    if (block_maxima == nullptr) return {};
+    return {block_maxima + row * blocks, static_cast<std::size_t>(blocks)};
+  }
 };
 
 /// A layer's K and V in a kv::Cache: cache.view(pool, layer).

@@ -106,7 +106,8 @@ bool ModelDrafter::forward(std::span<DraftJob* const> jobs, int position) {
                         job.context,
                         job.out.first(drafted),
                         static_cast<std::int64_t>(job.context.size() + drafted),
-                        job.suppressed};
+                        job.suppressed,
+                        output->maxima_of(static_cast<std::int64_t>(i), model_.config().vocab)};
     job.out[drafted] = sample(job.sampling, row, scratch_);
     job.draft.tokens = position + 1;
   }

@@ -41,11 +41,19 @@ bool before(const ScoredToken& a, const ScoredToken& b) {
 /// The tokens of one row that may still win.
 class Row {
  public:
-  Row(const SamplerKernels& kernels, std::span<const float> logits, SampleScratch& scratch)
+  /// `maxima`: of these logits, or empty.
+  Row(const SamplerKernels& kernels, std::span<const float> logits, std::span<const float> maxima,
+      SampleScratch& scratch)
       : kernels_(kernels), logits_(logits), scratch_(scratch) {
-    scratch_.block_maxima.resize((logits.size() + kSampleBlock - 1) / kSampleBlock);
-    kernels_.block_maxima(logits.data(), static_cast<std::int64_t>(logits.size()),
-                          scratch_.block_maxima.data());
+    const std::size_t blocks = (logits.size() + kSampleBlock - 1) / kSampleBlock;
+    if (maxima.empty()) {
+      scratch_.block_maxima.resize(blocks);
+      kernels_.block_maxima(logits.data(), static_cast<std::int64_t>(logits.size()),
+                            scratch_.block_maxima.data());
+    } else {
+      CHECK(maxima.size() == blocks);
+      scratch_.block_maxima.assign(maxima.begin(), maxima.end());
+    }
     largest_block_ = static_cast<std::size_t>(
         std::max_element(scratch_.block_maxima.begin(), scratch_.block_maxima.end()) -
         scratch_.block_maxima.begin());
@@ -325,7 +333,9 @@ Status validate(const Sampling& s) {
 std::int32_t sample_at(core::IsaLevel level, const Sampling& sampling, const SampleRow& row,
                        SampleScratch& scratch) {
   CHECK(!row.logits.empty());
-  Row tokens(kernels_of(level), penalise(sampling, row, scratch), scratch);
+  const std::span<const float> logits = penalise(sampling, row, scratch);
+  const bool raw = logits.data() == row.logits.data();
+  Row tokens(kernels_of(level), logits, raw ? row.block_maxima : std::span<const float>(), scratch);
   if (tokens.hopeless()) return 0;
   if (sampling.temperature == 0.0f || sampling.top_k == 1) return tokens.largest();
   tokens.set_temperature(sampling.temperature);

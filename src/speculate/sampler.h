@@ -28,6 +28,9 @@ struct SampleRow {
   std::span<const std::int32_t> drafts_before;  // [drafts] of this block before this row
   std::int64_t position = 0;  // of the token being sampled: committed + drafts_before tokens
   std::span<const std::int32_t> suppressed{};  // ids that never result; their logits count as -inf
+  // [blocks of 64 tokens] the largest logit of each, NaN skipped (-inf if there are only such) and
+  // +inf the largest finite float, where somebody knows them; empty: they are looked for.
+  std::span<const float> block_maxima{};
 };
 
 struct ScoredToken {

@@ -160,6 +160,16 @@ TEST(SamplerNoise, LogarithmAndGumbelNoiseFollowTheDoubleReference) {
   EXPECT_TRUE(std::isfinite(kernels.gumbel(0xffffffffu)));
 }
 
+std::vector<float> maxima_of(const std::vector<float>& logits) {
+  std::vector<float> maxima;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (i % kSampleBlock == 0) maxima.push_back(-kInf);
+    const float logit = std::min(logits[i], std::numeric_limits<float>::max());
+    if (logit > maxima.back()) maxima.back() = logit;
+  }
+  return maxima;
+}
+
 TEST(Sampler, EveryInstructionLevelAndThePlainReferenceChooseTheSameToken) {
   SampleScratch scratch;
   std::uint64_t state = 7;
@@ -189,10 +199,14 @@ TEST(Sampler, EveryInstructionLevelAndThePlainReferenceChooseTheSameToken) {
       const std::span<const std::int32_t> all(history);
       const auto position = static_cast<std::int64_t>(history.size());
       const SampleRow row{logits, all.first(all.size() - drafts), all.last(drafts), position};
+      SampleRow known = row;
+      const std::vector<float> maxima = maxima_of(logits);
+      known.block_maxima = maxima;
       const std::int32_t expected = reference(s, logits, position, history);
       for (const auto level : levels()) {
         ASSERT_EQ(sample_at(level, s, row, scratch), expected)
             << core::isa_name(level) << " vocabulary " << vocabulary << " round " << round;
+        ASSERT_EQ(sample_at(level, s, known, scratch), expected) << "maxima are known";
         ++cases;
       }
     }

@@ -397,6 +397,37 @@ TEST_F(CudaOps, GatesAndSoftcapAreWithinRoundingOfDouble) {
   EXPECT_TRUE(verdict.ok) << verdict.message;
 }
 
+TEST_F(CudaOps, TheLargestOfABlockOfLogitsSkipsNaNAndIsFinite) {
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const std::int64_t vocab : {1, 63, 64, 65, 1000}) {
+    constexpr std::int64_t kRows = 3;
+    std::vector<float> logits = normals(kRows * vocab, 12, 4.0f);
+    for (std::size_t i = 0; i < logits.size(); i += 7) logits[i] = kNaN;
+    if (vocab == 1000) {
+      std::fill_n(logits.begin() + 64, 64, kNaN);
+      logits[130] = kInfinity;
+      logits[200] = -kInfinity;
+    }
+    const std::int64_t blocks = (vocab + kMaximaBlock - 1) / kMaximaBlock;
+    std::vector<float> expected;
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      for (std::int64_t first = 0; first < vocab; first += kMaximaBlock) {
+        float largest = -kInfinity;
+        for (std::int64_t i = first; i < std::min<std::int64_t>(first + kMaximaBlock, vocab); ++i) {
+          const float logit = logits[static_cast<std::size_t>(row * vocab + i)];
+          if (logit > largest) largest = logit;
+        }
+        expected.push_back(std::min(largest, std::numeric_limits<float>::max()));
+      }
+    }
+    float* const out = poisoned<float>(kRows * blocks);
+    block_maxima({send(logits), out, kRows, vocab}, stream());
+    const core::Verdict verdict = core::exact(fetch(out, kRows * blocks), expected);
+    EXPECT_TRUE(verdict.ok) << vocab << ": " << verdict.message;
+  }
+}
+
 TEST_F(CudaOps, EmbeddingsAreTheRowsOfTheTable) {
   constexpr std::int64_t kHidden = 96, kVocab = 37;
   const std::vector<std::uint16_t> table = bf16_of(normals(kHidden * kVocab, 12));

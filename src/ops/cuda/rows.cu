@@ -6,6 +6,7 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include <cfloat>
 #include <type_traits>
 
 #include "core/check.h"
@@ -233,6 +234,26 @@ __global__ void softcap_all(float* x, float cap, std::int64_t count) {
 
 constexpr int kThreads = 256;
 
+/// A warp has a block of logits.
+__global__ void maxima_of_blocks(const __grid_constant__ Maxima args) {
+  begin();
+  const std::int64_t block = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
+  const std::int64_t blocks = (args.vocab + kMaximaBlock - 1) / kMaximaBlock;
+  if (block >= blocks) return;
+  const float* const logits = args.logits + blockIdx.y * args.vocab;
+  const unsigned lane = threadIdx.x % 32;
+  float largest = -INFINITY;
+#pragma unroll
+  for (int half = 0; half < kMaximaBlock / 32; ++half) {
+    const std::int64_t i = block * kMaximaBlock + half * 32 + lane;
+    if (i < args.vocab) largest = fmaxf(largest, logits[i]);
+  }
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2)
+    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, distance));
+  if (lane == 0) args.out[blockIdx.y * blocks + block] = fminf(largest, FLT_MAX);
+}
+
 template <class... Parameters>
 void launch(void (*kernel)(Parameters...), dim3 grid, int threads, const device::Stream& stream,
             std::type_identity_t<Parameters>... parameters) {
@@ -285,6 +306,14 @@ void gate(const Gate& args, const device::Stream& stream) {
   if (args.rows == 0) return;
   const dim3 grid(blocks_for(args.width), static_cast<unsigned>(args.rows));
   launch(gate_rows, grid, kThreads, stream, args);
+}
+
+void block_maxima(const Maxima& args, const device::Stream& stream) {
+  CHECK(args.rows < 65536);
+  if (args.rows == 0) return;
+  const std::int64_t blocks = (args.vocab + kMaximaBlock - 1) / kMaximaBlock;
+  launch(maxima_of_blocks, dim3(blocks_for(32 * blocks), static_cast<unsigned>(args.rows)),
+         kThreads, stream, args);
 }
 
 void softcap(float* x, float cap, std::int64_t count, const device::Stream& stream) {

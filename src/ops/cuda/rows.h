@@ -95,4 +95,15 @@ void gate(const Gate& args, const device::Stream& stream);
 /// x = cap * tanh(x / cap).
 void softcap(float* x, float cap, std::int64_t count, const device::Stream& stream);
 
+/// The largest of every 64 logits of a row, so that who samples on the host reads a few of them:
+/// NaN is skipped, +inf is the largest finite float.
+inline constexpr int kMaximaBlock = 64;
+struct Maxima {
+  const float* logits = nullptr;  // [rows, vocab]
+  float* out = nullptr;           // [rows, ceil(vocab / kMaximaBlock)]
+  std::int64_t rows = 0;
+  std::int64_t vocab = 0;
+};
+void block_maxima(const Maxima& args, const device::Stream& stream);
+
 }  // namespace segue::ops::cuda
