@@ -11,8 +11,12 @@
 // warps owns some tiles of outputs and one warp each run; weights go from memory to registers,
 // since every one is used by one warp alone. Many rows (prefill) are bound by arithmetic, 2
 // operations a weight and row: a block owns 128 outputs by 128 rows, and operands come from the
-// caches.
+// caches. A few too many rows (a batch's verify rows) go as several passes of few where outputs do
+// not fill the machine with such blocks.
 #include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
 
 #include "core/check.h"
 #include "device/cuda/overlap.cuh"
@@ -283,6 +287,33 @@ void choose_few(const Arguments& args, const Launch& launch) {
 
 constexpr int kFewRows = 32;
 
+void launch_few_rows(const Arguments& args, const Launch& launch) {
+  if (args.rows <= kTileRows) return choose_few<1>(args, launch);
+  if (args.rows <= 2 * kTileRows) return choose_few<2>(args, launch);
+  choose_few<4>(args, launch);
+}
+
+dim3 wide_grid(const Arguments& args) {
+  return dim3(static_cast<unsigned>((args.rows + kWideRows - 1) / kWideRows),
+              static_cast<unsigned>((args.outputs + kWideOutputs - 1) / kWideOutputs));
+}
+
+/// Are passes of few rows, each of which reads all weights, faster than wide blocks, each of which
+/// walks all inputs while multiprocessors without one idle? By what either took on an H200
+/// (2026-11).
+bool in_passes(const Arguments& args, int multiprocessors) {
+  constexpr double kLaunchUs = 3;
+  constexpr double kWeightUs = 0.6e-6;  // of a pass
+  constexpr double kInputUs = 0.017;    // of a wide block
+  const dim3 grid = wide_grid(args);
+  const auto blocks = static_cast<std::int64_t>(grid.x) * grid.y;
+  const auto rounds = static_cast<double>((blocks + multiprocessors - 1) / multiprocessors);
+  const int passes = (args.rows + kFewRows - 1) / kFewRows;
+  const double inputs = static_cast<double>(args.blocks) * kInputBlock;
+  return passes * (kLaunchUs + kWeightUs * inputs * args.outputs) <
+         rounds * (kLaunchUs + kInputUs * inputs);
+}
+
 }  // namespace
 
 void product(const Product& call, int multiprocessors, const device::Stream& stream) {
@@ -299,18 +330,19 @@ void product(const Product& call, int multiprocessors, const device::Stream& str
   static const bool overlap = device::launches_overlap();
   const Launch launch{multiprocessors, call.width, overlap && call.early,
                       device::cuda_stream(stream)};
-  if (args.rows <= kTileRows) {
-    choose_few<1>(args, launch);
-  } else if (args.rows <= 2 * kTileRows) {
-    choose_few<2>(args, launch);
-  } else if (args.rows <= kFewRows) {
-    choose_few<4>(args, launch);
-  } else {
-    const dim3 grid(static_cast<unsigned>((args.rows + kWideRows - 1) / kWideRows),
-                    static_cast<unsigned>((args.outputs + kWideOutputs - 1) / kWideOutputs));
-    CHECK(grid.y < 65536);
-    device::enqueue(product_many, grid, {kThreads, 0, launch.overlaps}, launch.stream, args);
+  if (args.rows <= kFewRows) return launch_few_rows(args, launch);
+  if (in_passes(args, multiprocessors)) {
+    for (std::int64_t first = 0; first < call.rows; first += kFewRows) {
+      args.x = call.x + first * w.inputs();
+      args.y = call.y + first * w.outputs();
+      args.rows = static_cast<int>(std::min<std::int64_t>(kFewRows, call.rows - first));
+      launch_few_rows(args, launch);
+    }
+    return;
   }
+  const dim3 grid = wide_grid(args);
+  CHECK(grid.y < 65536);
+  device::enqueue(product_many, grid, {kThreads, 0, launch.overlaps}, launch.stream, args);
 }
 
 }  // namespace segue::ops::cuda
