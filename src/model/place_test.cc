@@ -56,9 +56,11 @@ TEST(Place, OnAGpuAnAssistantRunsUnlessItsHeadHasCentroids) {
       read_assistant_config(std::string(SEGUE_CASES_DIR) + "/gemma-4-31b-assistant.json");
   ASSERT_TRUE(of_31b.ok()) << of_31b.error().message;
   EXPECT_TRUE(fit(*of_31b, published("gemma-4-31b")).ok());
-  EXPECT_EQ(refusal(*of_31b), "");
   const std::string tiny = std::string(SEGUE_GOLDEN_DIR) + "/gemma4/";
+#ifdef SEGUE_CUDA  // otherwise there is no kernel for its shape
+  EXPECT_EQ(refusal(*of_31b), "");
   EXPECT_EQ(refusal(read_assistant_config(tiny + "dense/assistant").value()), "");
+#endif
   const AssistantConfig e2b = read_assistant_config(tiny + "e2b/assistant").value();
   EXPECT_THAT(refusal(e2b), HasSubstr("3 of 16 centroids"));
   EXPECT_TRUE(check_place(Place{}, e2b).ok());
