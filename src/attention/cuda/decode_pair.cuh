@@ -4,9 +4,11 @@
 //
 // Bytes and operations are those of decode.cuh, and so is the bound. Idea: the two blocks split the
 // dims of Q, K, V and the output: a block computes half of every score, and warps of the two that
-// hold the same rows exchange these halves through distributed shared memory. Of a block's two
-// warpgroups each owns half of its dims of the output. What decode.cuh says of a row's bits holds
-// here too.
+// hold the same rows exchange these halves through distributed shared memory. A block's two
+// warpgroups take turns with the tiles: while one exchanges scores and takes their exponentials,
+// the other one's products run. Each owns half of the block's dims of the output, so the one whose
+// turn it is hands the probabilities and the state of the softmax to the other, warp to warp. What
+// decode.cuh says of a row's bits holds here too.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -18,7 +20,6 @@
 #include "attention/cuda/arguments.h"
 #include "attention/cuda/merge.cuh"
 #include "attention/cuda/ptx.cuh"
-#include "attention/cuda/ring.cuh"
 #include "attention/cuda/softmax.cuh"
 #include "attention/cuda/wgmma.cuh"
 
@@ -39,7 +40,6 @@ struct PairTile {
   static constexpr int kBlockThreads = kThreads + 128;  // a third warpgroup feeds the rings
   static constexpr int kBlocks = 1;                     // resident on a multiprocessor
   static constexpr int kKeys = 64;                      // of one tile
-  static constexpr int kScoreKeys = kKeys / 2;          // of one warpgroup's scores
   static constexpr int kLineBytes = kBlockDims * 2;     // of a token in a slot
   static constexpr int kSlotBytes = kKeys * kLineBytes;
   static constexpr int kKSlots = 2;
@@ -48,8 +48,10 @@ struct PairTile {
 
   static constexpr int kVOffset = kKSlots * kSlotBytes;
   static constexpr int kExchangeOffset = kVOffset + kVSlots * kSlotBytes;
-  // Two buffers; of a warp's sixteen rows and its warpgroup's keys, four bytes each.
-  static constexpr int kExchangeBytes = 2 * 64 * kKeys * 4;
+  // Of each warp: its sixteen rows' halves of the scores of a tile from the other block, then what
+  // it hands to the other warpgroup.
+  static constexpr int kInboxBytes = 16 * kKeys * 4;
+  static constexpr int kExchangeBytes = kWarps * kInboxBytes;
   // Where a finished unit waits to be folded.
   static constexpr int kStateOffset = kExchangeOffset + kExchangeBytes;
   static constexpr int kStateBytes = 64 * kBlockDims * 4;
@@ -59,9 +61,9 @@ struct PairTile {
   static constexpr int kItemOffset = kPagesOffset + kPageEntries * 4;
   static constexpr int kBarrierOffset = kItemOffset + static_cast<int>(sizeof(Item));
   static constexpr int kSlots = kKSlots + kVSlots;
-  static constexpr int kBarriers = 2 * kSlots;  // filled, and passed by all warps
-  static constexpr int kInboxes = 2 * kWarps;   // barriers of the exchange
-  static constexpr int kSharedBytes = kBarrierOffset + (kBarriers + kInboxes) * 8;
+  static constexpr int kBarriers = 2 * kSlots;   // filled, and passed by all warps that read it
+  static constexpr int kExchanges = 3 * kWarps;  // arrived, handed over, free again
+  static constexpr int kSharedBytes = kBarrierOffset + (kBarriers + kExchanges) * 8;
 
   static_assert(kSharedBytes + 1024 <= 228 * 1024);
 };
@@ -110,10 +112,11 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   const Item& item = *shared_item;
   __syncthreads();
   if (threadIdx.x == 0) {
-    for (int i = 0; i < TileType::kBarriers; ++i) {
-      barrier_init(barriers + 8 * i, i < TileType::kSlots ? 1 : kWarps);
+    for (int i = 0; i < TileType::kSlots; ++i) {
+      barrier_init(barriers + 8 * i, 1);
+      barrier_init(barriers + 8 * (TileType::kSlots + i), i < kKSlots ? kWarps / 2 : kWarps);
     }
-    for (int i = 0; i < TileType::kInboxes; ++i) {
+    for (int i = 0; i < TileType::kExchanges; ++i) {
       barrier_init(barriers + 8 * (TileType::kBarriers + i), 1);
     }
     barrier_init_fence();
@@ -237,94 +240,138 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   }
 
   float s[kKeys / 2];
-  float half_score[TileType::kScoreKeys / 2];  // of the warpgroup's keys
+  // Of the warpgroup's own tile, and of the one before it, which the other warpgroup had.
   std::uint32_t p[kKeys / 16][4];
+  std::uint32_t their_p[kKeys / 16][4];
   float o[kDims / 2];
-  RowState state;
-  float alpha[2];
+  RowState state{};
+  float alpha[2] = {};
+  float their_alpha[2];
 
-  RingPlace<kKSlots> k_place;
-  RingPlace<kVSlots> v_place;
-  const auto issue_scores = [&] {
-    const int slot = k_place.slot;
-    barrier_wait(barriers + 8 * slot, k_place.parity);
-    const std::uint64_t keys = matrix_descriptor(
-        base + slot * kSlotBytes + part * (TileType::kScoreKeys / 8) * kGroupBytes, 16,
-        kGroupBytes);
+  // Tile n of the item is in slot n % 2 of its ring, the n / 2-th one there, and it is the turn of
+  // warpgroup n % 2.
+  static_assert(kKSlots == 2 && kVSlots == 2);
+  const int tiles = tile_end - first_tile;
+  const auto compute_scores = [&](int n) {
+    barrier_wait(barriers + 8 * part, n / 2 & 1);
+    const std::uint64_t keys = matrix_descriptor(base + part * kSlotBytes, 16, kGroupBytes);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kQSteps; ++i) {
       const std::uint64_t step = advance(keys, (i / 4) * 1024 + (i % 4) * 32);
-      wgmma<T, Major::kK>(half_score, q[i], step, i > 0);
+      wgmma<T, Major::kK>(s, q[i], step, i > 0);
     }
     wgmma_commit();
+    wgmma_wait<0>();
+    passed(part);
   };
   // Rows of V that no row of the tile sees may hold anything, NaN too, and 0 x NaN is NaN: they
   // become zero.
-  const auto clear_unseen = [&](int tile) {
-    if (tile * kKeys >= item.key_begin && (tile + 1) * kKeys <= item.key_end) return;
-    barrier_wait(barriers + 8 * (kKSlots + v_place.slot), v_place.parity);
-    std::byte* const slot = shared + TileType::kVOffset + v_place.slot * kSlotBytes;
+  const auto clear_unseen = [&](int n) {
+    if (n > 0 && n < tiles - 1) return;
+    const int key = (first_tile + n) * kKeys;
+    if (key >= item.key_begin && key + kKeys <= item.key_end) return;
+    std::byte* const slot =
+        shared + TileType::kVOffset + n % 2 * kSlotBytes + part * (kDims / 64) * 1024;
+    constexpr int kPieces = kDims / 8 * 8;  // of 16 bytes, of eight tokens
 #pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < kSlotBytes / 16; i += TileType::kThreads) {
-      const int token = i / (kGroupBytes / 16) * 8 + i / 8 % 8;
-      const int key = tile * kKeys + token;
-      if (key < item.key_begin || key >= item.key_end)
-        *reinterpret_cast<uint4*>(slot + i * 16) = uint4{0, 0, 0, 0};
+    for (int i = thread_again() & 127; i < kKeys / 8 * kPieces; i += 128) {
+      const int here = key + i / kPieces * 8 + i / 8 % 8;
+      if (here < item.key_begin || here >= item.key_end)
+        *reinterpret_cast<uint4*>(slot + i / kPieces * kGroupBytes + i % kPieces * 16) =
+            uint4{0, 0, 0, 0};
     }
     proxy_fence();
-    sync_threads(1, TileType::kThreads);
+    sync_threads(1 + part, 128);
   };
-  const auto issue_output = [&] {
-    const int slot = v_place.slot;
-    barrier_wait(barriers + 8 * (kKSlots + slot), v_place.parity);
-    const std::uint64_t values = matrix_descriptor(
-        base + TileType::kVOffset + slot * kSlotBytes + part * (kDims / 64) * 1024, 1024,
-        kGroupBytes);
+  const auto issue_output = [&](int n, const std::uint32_t(&weights)[kKeys / 16][4]) {
+    const int slot = kKSlots + n % 2;
+    barrier_wait(barriers + 8 * slot, n / 2 & 1);
+    clear_unseen(n);
+    const std::uint64_t values =
+        matrix_descriptor(base + slot * kSlotBytes + part * (kDims / 64) * 1024, 1024, kGroupBytes);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kKeys / 16; ++i)
-      wgmma<T, Major::kN>(o, p[i], advance(values, i * 2 * kGroupBytes), 1);
+      wgmma<T, Major::kN>(o, weights[i], advance(values, i * 2 * kGroupBytes), 1);
     wgmma_commit();
   };
-  // The warps of the two blocks with the same rows and keys add each other's half to their own,
-  // then the two of a block with the same rows exchange sums.
-  const auto share_scores = [&](int tile) {
-    passed(k_place.slot);
-    k_place.next();
-    const int n = tile - first_tile;
-    const int buffer = TileType::kExchangeOffset + n % 2 * (64 * kKeys * 4) + lane * 16;
-    const int mine = buffer + warp * 2048;
-    const std::uint32_t arrived = barriers + 8 * (TileType::kBarriers + n % 2 * kWarps + warp);
-    const int name = 2 + warp % 4;
-    // Sums of the tile before have been read: what is sent now lets the other block overwrite
-    // them.
-    sync_threads(name, 64);
-    if (lane == 0) barrier_expect(arrived, 2048);
-    const std::uint32_t theirs = address_in_cluster(base + mine, rank ^ 1);
-    const std::uint32_t their_arrived = address_in_cluster(arrived, rank ^ 1);
+  const auto scale_output = [&](const float(&factor)[2]) {
+    if (__any_sync(~0u, factor[0] != 1.0f || factor[1] != 1.0f)) {
 #pragma unroll
-    for (int i = 0; i < TileType::kScoreKeys / 8; ++i) {
-      store_in_cluster(theirs + i * 512,
-                       make_float4(half_score[4 * i], half_score[4 * i + 1], half_score[4 * i + 2],
-                                   half_score[4 * i + 3]),
-                       their_arrived);
+      for (int i = 0; i < kDims / 2; ++i) o[i] = __fmul_rn(o[i], factor[i / 2 % 2]);
     }
-    barrier_wait_cluster(arrived, n / 2 & 1);
-#pragma unroll
-    for (int i = 0; i < TileType::kScoreKeys / 8; ++i) {
-      auto* const place = reinterpret_cast<float4*>(shared + mine + i * 512);
-      const float4 other = *place;
-      *place = make_float4(
-          __fadd_rn(half_score[4 * i], other.x), __fadd_rn(half_score[4 * i + 1], other.y),
-          __fadd_rn(half_score[4 * i + 2], other.z), __fadd_rn(half_score[4 * i + 3], other.w));
-    }
-    sync_threads(name, 64);
+  };
+  const std::uint32_t arrived = barriers + 8 * TileType::kBarriers;
+  const std::uint32_t handed_over = arrived + 8 * kWarps;
+  const std::uint32_t free_again = handed_over + 8 * kWarps;
+  const auto inbox_of = [&](int owner) {
+    return TileType::kExchangeOffset + owner * TileType::kInboxBytes + lane * 16;
+  };
+  // The two warps of the cluster with the same rows and tile add each other's half to their own.
+  const auto send_scores = [&](int n) {
+    const int inbox = inbox_of(warp);
+    if (n >= 2) barrier_wait_cluster(free_again + 8 * warp, n / 2 - 1 & 1);
+    if (lane == 0) barrier_expect(arrived + 8 * warp, TileType::kInboxBytes);
+    const std::uint32_t theirs = address_in_cluster(base + inbox, rank ^ 1);
+    const std::uint32_t their_arrived = address_in_cluster(arrived + 8 * warp, rank ^ 1);
 #pragma unroll
     for (int i = 0; i < kKeys / 8; ++i) {
-      const float4 sum = *reinterpret_cast<const float4*>(
-          shared + buffer + (warp % 4 + i / 4 * 4) * 2048 + i % 4 * 512);
-      s[4 * i] = sum.x, s[4 * i + 1] = sum.y, s[4 * i + 2] = sum.z, s[4 * i + 3] = sum.w;
+      store_in_cluster(theirs + i * 512,
+                       make_float4(s[4 * i], s[4 * i + 1], s[4 * i + 2], s[4 * i + 3]),
+                       their_arrived);
+    }
+  };
+  const auto receive_scores = [&](int n) {
+    const int inbox = inbox_of(warp);
+    barrier_wait_cluster(arrived + 8 * warp, n / 2 & 1);
+#pragma unroll
+    for (int i = 0; i < kKeys / 8; ++i) {
+      const float4 other = *reinterpret_cast<const float4*>(shared + inbox + i * 512);
+      s[4 * i] = __fadd_rn(s[4 * i], other.x);
+      s[4 * i + 1] = __fadd_rn(s[4 * i + 1], other.y);
+      s[4 * i + 2] = __fadd_rn(s[4 * i + 2], other.z);
+      s[4 * i + 3] = __fadd_rn(s[4 * i + 3], other.w);
+    }
+  };
+  // What the warp of the other warpgroup with the same rows needs, in place of the scores that have
+  // been read: every lane writes where it read.
+  const auto hand_over = [&] {
+    std::byte* const inbox = shared + inbox_of(warp);
+#pragma unroll
+    for (int i = 0; i < kKeys / 16; ++i)
+      *reinterpret_cast<uint4*>(inbox + i * 512) = make_uint4(p[i][0], p[i][1], p[i][2], p[i][3]);
+    *reinterpret_cast<float4*>(inbox + 4 * 512) =
+        make_float4(state.maximum[0], state.maximum[1], state.sum[0], state.sum[1]);
+    *reinterpret_cast<float2*>(inbox + 5 * 512) = make_float2(alpha[0], alpha[1]);
+    __syncwarp();
+    barrier_arrive_by_one(handed_over + 8 * warp);
+  };
+  const auto take_over = [&](int n) {
+    const int other = warp ^ 4;
+    const std::byte* const inbox = shared + inbox_of(other);
+    barrier_wait(handed_over + 8 * other, n / 2 & 1);
+#pragma unroll
+    for (int i = 0; i < kKeys / 16; ++i) {
+      const uint4 words = *reinterpret_cast<const uint4*>(inbox + i * 512);
+      their_p[i][0] = words.x, their_p[i][1] = words.y;
+      their_p[i][2] = words.z, their_p[i][3] = words.w;
+    }
+    const float4 rows = *reinterpret_cast<const float4*>(inbox + 4 * 512);
+    const float2 factors = *reinterpret_cast<const float2*>(inbox + 5 * 512);
+    state.maximum[0] = rows.x, state.maximum[1] = rows.y;
+    state.sum[0] = rows.z, state.sum[1] = rows.w;
+    their_alpha[0] = factors.x, their_alpha[1] = factors.y;
+  };
+  // Adds the tile that the other warpgroup had. Then what was handed over is in registers, and the
+  // other block may send that warp the next tile, if there is one: else it may be gone.
+  const auto issue_their_output = [&](int n) {
+    take_over(n);
+    scale_output(their_alpha);
+    issue_output(n, their_p);
+    __syncwarp();
+    if (n + 2 < tiles) {
+      barrier_arrive_in_cluster_by_one(address_in_cluster(free_again + 8 * (warp ^ 4), rank ^ 1));
     }
   };
   // Tiles of which every row sees every key, unless scores are capped.
@@ -369,30 +416,30 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
 #pragma unroll
     for (int i = 0; i < kDims / 2; ++i) o[i] = 0.0f;
 
-    issue_scores();
-    wgmma_wait<0>();
-    share_scores(tile);
-    mask_scores(tile);
-    softmax<T>(s, state, alpha, args.exponent_scale);
-    pack_probabilities();
-    for (++tile; tile < last_tile; ++tile) {
-      clear_unseen(tile - 1);
-      issue_scores();
-      issue_output();
-      wgmma_wait<1>();
-      share_scores(tile);
-      mask_scores(tile);
-      softmax<T>(s, state, alpha, args.exponent_scale);
+    const int begin = tile - first_tile;
+    const int end = last_tile - first_tile;
+    for (int n = begin + (begin % 2 != part ? 1 : 0); n < end; n += 2) {
+      compute_scores(n);
+      send_scores(n);
+      if (n > begin) issue_their_output(n - 1);
+      receive_scores(n);
+      mask_scores(first_tile + n);
       wgmma_wait<0>();
-      passed(kKSlots + v_place.slot);
-      v_place.next();
-      if (__any_sync(~0u, alpha[0] != 1.0f || alpha[1] != 1.0f)) {
-#pragma unroll
-        for (int i = 0; i < kDims / 2; ++i) o[i] = __fmul_rn(o[i], alpha[i / 2 % 2]);
-      }
+      if (n > begin) passed(kKSlots + (n - 1) % 2);
+      softmax<T>(s, state, alpha, args.exponent_scale);
       pack_probabilities();
+      hand_over();
+      scale_output(alpha);
+      issue_output(n, p);
+      wgmma_wait<0>();
+      passed(kKSlots + n % 2);
     }
-    clear_unseen(tile - 1);
+    if ((end - 1) % 2 != part) {
+      issue_their_output(end - 1);
+      wgmma_wait<0>();
+      passed(kKSlots + (end - 1) % 2);
+    }
+    tile = last_tile;
     // The unit's end: store, fold or finish. A partial's dims lie in the order of the accumulators
     // within each sixteen. Little is kept over the last product: there are no registers for it.
     const bool last_unit = tile == tile_end;
@@ -400,8 +447,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     const bool merging = unit > 0 && folds();
     // Of the thread's two rows: live ones come first, and a warp has eight of either kind.
     const auto live = [&](int r) { return first_row() / 16 * 16 + 8 * r < live_rows(); };
-    issue_output();
-    // While the product runs: the rows' sums, and the weights of what was folded so far.
+    // The rows' sums, and the weights of what was folded so far.
     float kept[2] = {};
     float added[2] = {};
 #pragma unroll
@@ -427,10 +473,6 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
         __syncwarp();
       }
     }
-    wgmma_wait<0>();
-    passed(kKSlots + v_place.slot);
-    v_place.next();
-
     // A piece of what was folded so far: every thread's own.
     const auto state_of = [&](int piece) {
       return reinterpret_cast<float4*>(shared + TileType::kStateOffset) +
