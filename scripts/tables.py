@@ -66,6 +66,21 @@ def llama(document: dict) -> str:
     ] for row in document["rows"]])
 
 
+def oracle_ratio(cell: dict) -> float:
+    """Rate, over that of the best fixed k, of a controller that knows which k is best and yet measures
+    one step of something else: one without drafts, or of k = 1 where no drafts are best."""
+    steps = {}  # by alternative: microseconds and tokens of one step, and of all
+    for a in cell["alternatives"]:
+        count = sum(a["steps_by_k"]) / cell["batch"]
+        us, tokens = sum(a["slice_us"]), sum(a["slice_tokens"])
+        steps[a["spec"]] = (us / count, tokens / count, us, tokens)
+    rounds = len(next(a for a in cell["alternatives"] if a["spec"] == "auto")["controller"])
+    _, _, best_us, best_tokens = steps[cell["best_fixed"]]
+    us, tokens, _, _ = steps["k1" if cell["best_fixed"] == "off" else "off"]
+    rest_us = (best_tokens / rounds - tokens) * best_us / best_tokens
+    return best_us / rounds / (us + rest_us)
+
+
 def cells(document: dict) -> str:
     """One line per cell of `segue cells`; a bound that misses its bar is in bold."""
 
@@ -74,12 +89,13 @@ def cells(document: dict) -> str:
         return f"{value['median']:.3f} ({low if value['low95'] >= bar else f'**{low}**'}–{value['high95']:.3f})"
 
     header = ["batch", "depth", "acceptance", "off, tokens/s", "auto, tokens/s", "auto / off (95 %)",
-              "best fixed", "auto / best fixed (95 %)"]
+              "best fixed", "auto / best fixed (95 %)", "oracle / best fixed"]
     rows = []
     for c in document["cells"]:
         rate = {a["spec"]: f"{a['tokens_per_s']:.1f}" for a in c["alternatives"]}
         rows.append([str(c["batch"]), str(c["depth"]), c["profile"], rate["off"], rate["auto"],
-                     ratio(c["to_off"], 0.98), c["best_fixed"], ratio(c["to_best"], 0.97)])
+                     ratio(c["to_off"], 0.98), c["best_fixed"], ratio(c["to_best"], 0.97),
+                     f"{oracle_ratio(c):.3f}"])
     return markdown(header, rows)
 
 

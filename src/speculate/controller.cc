@@ -21,9 +21,12 @@ constexpr double kLargestBudgetSteps = 16;
 // Of the time that was expected, once it is known: what disturbs a probe is not its fault.
 constexpr double kMostCharged = 1.5;
 // Nor is anything tried whose time is so uncertain, in steps without drafts: first few rows, then
-// more. One sequence may go further with drafts that are ready: some have been judged by then.
+// more. Of one sequence with drafts that are ready the first ones have been judged by then: more
+// rows where they were right, one at most where they were wrong, until more have been judged.
 constexpr double kLargestDoubtSteps = 0.7;
-constexpr double kLargestReadyDoubtSteps = 1.0;
+constexpr double kLargestDoubtStepsRight = 1.0;
+constexpr double kLargestDoubtStepsWrong = 0.4;
+constexpr std::int64_t kStepsToJudge = 8;
 // Steps' worth of time that a probe must promise over the horizon.
 constexpr double kWorthLearning = 0.25;
 // A kernel's cost is taken to change once in so many steps.
@@ -63,6 +66,14 @@ double expected_gain(double loss, double deviation) {
   return deviation * density - loss * 0.5 * std::erfc(z * 0.7071067811865476);
 }
 
+double Controller::most_doubt_steps(const std::vector<Member>& members,
+                                    const Choice& choice) const {
+  const Source& source = members[0].source(choice.drafts[0]);
+  if (members.size() > 1 || !source.offer.ready) return kLargestDoubtSteps;
+  if (source.curve[0].mean > 0.5) return kLargestDoubtStepsRight;
+  return steps_ < kStepsToJudge ? kLargestDoubtStepsWrong : kLargestDoubtSteps;
+}
+
 /// The choice that is most worth trying although `best` is expected to be faster: what trying it
 /// may bring over the horizon (expected improvement: Mockus 1975) exceeds what it costs, and the
 /// budget allows it.
@@ -76,9 +87,7 @@ const Controller::Choice* Controller::worthwhile_probe(const std::vector<Member>
     if (choice.drafts == best.drafts) continue;
     const double loss_us = choice.us - choice.tokens / best.rate();
     const double doubt_us = CostModel::difference_error_us(choice.step, choices[0].step);
-    const bool one_ready = members.size() == 1 && members[0].source(choice.drafts[0]).offer.ready;
-    const double most_doubt_steps = one_ready ? kLargestReadyDoubtSteps : kLargestDoubtSteps;
-    if (doubt_us > most_doubt_steps * choices[0].us) continue;
+    if (doubt_us > most_doubt_steps(members, choice) * choices[0].us) continue;
     if (loss_us > 0 && loss_us > budget_steps_ * choices[0].us) continue;
     const double unknown = unknown_us(members, choice, best);
     // Where `best` itself tells more, there is nothing to gain.

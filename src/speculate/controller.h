@@ -163,6 +163,7 @@ class Controller {
   std::vector<Pick> best_per_member(const std::vector<Member>& members, double rate) const;
   double unknown_us(const std::vector<Member>& members, const Choice& choice,
                     const Choice& best) const;
+  double most_doubt_steps(const std::vector<Member>& members, const Choice& choice) const;
   const Choice* worthwhile_probe(const std::vector<Member>& members,
                                  const std::vector<Choice>& choices, const Choice& best) const;
   bool proven(const std::vector<Member>& members, const Choice& choice, const Choice& off) const;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a decision stands without being weighed again. To weigh takes ten to thirty microseconds,
-// more after a step that has emptied the caches: two percent of a step of a small model. While a
-// decision stands, what is observed only waits.
+// When a decision stands without being weighed again. To weigh takes ten microseconds, and thirty
+// to some hundred after steps that have emptied the caches: five percent of a step of a small model
+// and more. While a decision stands, what is observed only waits, and is watched for surprises.
 #include <algorithm>
 #include <cstddef>
 
