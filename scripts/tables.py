@@ -6,7 +6,7 @@
     scripts/tables.py --check    exit status 1 when a table differs from its data
 
 A table is what stands between `<!-- table:NAME -->` and `<!-- /table -->`; NAME is a file
-bench/results/NAME.json of tools/compare_llama.py, or in the format of `segue ladder --json`, `segue sweep
+bench/results/NAME.json of tools/compare_llama.py or tools/pair_ladders.py, or in the format of `segue ladder --json`, `segue sweep
 --json`, `segue cells --json` or attention/cuda/harness. While that file does not exist the table must be
 empty. docs/NAME.svg is the picture of such cells, where it exists.
 """
@@ -17,7 +17,7 @@ import statistics
 import sys
 
 import plot_cells
-from gpu_tables import gpu_table, markdown
+from gpu_tables import gpu_table, markdown, pairs
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
@@ -106,6 +106,8 @@ def render(name: str) -> str:
     document = json.loads(path.read_text())
     if "llama_cpp_python" in document:
         return llama(document)
+    if "pairs" in document:
+        return pairs(document)
     if "rows" in document:
         return ladder(document)
     if "gpu" in document or "counters" in document:
