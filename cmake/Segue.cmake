@@ -16,6 +16,22 @@ if(SEGUE_FUZZ)
   add_link_options(-fsanitize=address,undefined)
 endif()
 
+# A test's own code need not be fast, and optimising it is most of the time that a build takes.
+set(SEGUE_TEST_OPTIONS -O1)
+if(CMAKE_CXX_FLAGS MATCHES "sanitize")
+  set(SEGUE_TEST_OPTIONS -O0)
+endif()
+
+# GoogleTest's headers take longer to read than most tests do to compile. ccache and precompiled headers exclude
+# each other, so a build has the one or the other.
+if(SEGUE_TESTS AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  file(WRITE ${CMAKE_BINARY_DIR}/test_headers.cc "")
+  add_library(test_headers OBJECT ${CMAKE_BINARY_DIR}/test_headers.cc)
+  target_link_libraries(test_headers PRIVATE GTest::gtest GTest::gmock)
+  target_compile_options(test_headers PRIVATE ${SEGUE_TEST_OPTIONS})
+  target_precompile_headers(test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
+endif()
+
 # segue_test(NAME sources... DEPS libs...): the file suffix is the CTest label: x_test.cc is `unit`,
 # x_model_test.cc needs a real model (`model`), x_slow_test.cc takes minutes (`slow`), x_gpu_test.cc a GPU (`gpu`).
 function(segue_test NAME)
@@ -32,7 +48,10 @@ function(segue_test NAME)
     if(chosen)
       add_executable(${target} ${chosen})
       target_link_libraries(${target} PRIVATE ${ARG_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
-      target_compile_options(${target} PRIVATE ${SEGUE_WARNINGS})
+      target_compile_options(${target} PRIVATE ${SEGUE_WARNINGS} ${SEGUE_TEST_OPTIONS})
+      if(TARGET test_headers)
+        target_precompile_headers(${target} REUSE_FROM test_headers)
+      endif()
       gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST PROPERTIES LABELS ${label} TIMEOUT 1200)
     endif()
   endforeach()

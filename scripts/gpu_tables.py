@@ -2,6 +2,7 @@
 """Tables of what `segue sweep --device cuda --json` and attention/cuda/harness record; tables.py places them."""
 import json
 import pathlib
+import statistics
 
 
 def markdown(header: list[str], rows: list[list[str]]) -> str:
@@ -22,6 +23,16 @@ def gpu_table(document: dict, results: pathlib.Path) -> str:
     if all(c.get("prefill") for c in cells):
         return prefill(cells, json.loads((results / "cuda-prefill-peer-h200.json").read_text()))
     return sweep(document)
+
+
+def pairs(document: dict) -> str:
+    """One line per depth and setting of tools/pair_ladders.py: two builds that took turns."""
+    times = lambda values: f"{statistics.median(values):.2f}" + (
+        f" ({min(values):.2f}–{max(values):.2f})" if len(values) > 1 else "")
+    return markdown(["model, change", "depth", "spec", "floor", "before", "after", "before / after"], [[
+        group["name"], str(r["depth"]), r["spec"], f"{r['floor_ms']:.2f}", times(r["before_ms"]),
+        times(r["after_ms"]), f"{r['ratio']:.2f}x"
+    ] for group in document["pairs"] for r in group["rows"]])
 
 
 def products(document: dict) -> str:

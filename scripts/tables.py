@@ -6,7 +6,7 @@
     scripts/tables.py --check    exit status 1 when a table differs from its data
 
 A table is what stands between `<!-- table:NAME -->` and `<!-- /table -->`; NAME is a file
-bench/results/NAME.json of tools/compare_llama.py, or in the format of `segue ladder --json`, `segue sweep
+bench/results/NAME.json of tools/compare_llama.py or tools/pair_ladders.py, or in the format of `segue ladder --json`, `segue sweep
 --json`, `segue cells --json` or attention/cuda/harness. While that file does not exist the table must be
 empty. docs/NAME.svg is the picture of such cells, where it exists.
 """
@@ -17,7 +17,7 @@ import statistics
 import sys
 
 import plot_cells
-from gpu_tables import gpu_table, markdown
+from gpu_tables import gpu_table, markdown, pairs
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
@@ -66,6 +66,21 @@ def llama(document: dict) -> str:
     ] for row in document["rows"]])
 
 
+def oracle_ratio(cell: dict) -> float:
+    """Rate, over that of the best fixed k, of a controller that knows which k is best and yet measures
+    one step of something else: one without drafts, or of k = 1 where no drafts are best."""
+    steps = {}  # by alternative: microseconds and tokens of one step, and of all
+    for a in cell["alternatives"]:
+        count = sum(a["steps_by_k"]) / cell["batch"]
+        us, tokens = sum(a["slice_us"]), sum(a["slice_tokens"])
+        steps[a["spec"]] = (us / count, tokens / count, us, tokens)
+    rounds = len(next(a for a in cell["alternatives"] if a["spec"] == "auto")["controller"])
+    _, _, best_us, best_tokens = steps[cell["best_fixed"]]
+    us, tokens, _, _ = steps["k1" if cell["best_fixed"] == "off" else "off"]
+    rest_us = (best_tokens / rounds - tokens) * best_us / best_tokens
+    return best_us / rounds / (us + rest_us)
+
+
 def cells(document: dict) -> str:
     """One line per cell of `segue cells`; a bound that misses its bar is in bold."""
 
@@ -74,12 +89,13 @@ def cells(document: dict) -> str:
         return f"{value['median']:.3f} ({low if value['low95'] >= bar else f'**{low}**'}–{value['high95']:.3f})"
 
     header = ["batch", "depth", "acceptance", "off, tokens/s", "auto, tokens/s", "auto / off (95 %)",
-              "best fixed", "auto / best fixed (95 %)"]
+              "best fixed", "auto / best fixed (95 %)", "oracle / best fixed"]
     rows = []
     for c in document["cells"]:
         rate = {a["spec"]: f"{a['tokens_per_s']:.1f}" for a in c["alternatives"]}
         rows.append([str(c["batch"]), str(c["depth"]), c["profile"], rate["off"], rate["auto"],
-                     ratio(c["to_off"], 0.98), c["best_fixed"], ratio(c["to_best"], 0.97)])
+                     ratio(c["to_off"], 0.98), c["best_fixed"], ratio(c["to_best"], 0.97),
+                     f"{oracle_ratio(c):.3f}"])
     return markdown(header, rows)
 
 
@@ -90,6 +106,8 @@ def render(name: str) -> str:
     document = json.loads(path.read_text())
     if "llama_cpp_python" in document:
         return llama(document)
+    if "pairs" in document:
+        return pairs(document)
     if "rows" in document:
         return ladder(document)
     if "gpu" in document or "counters" in document:

@@ -6,21 +6,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 
 #include "attention/kernel.h"
 #include "attention/split.h"
 #include "attention/unit.h"
+#include "core/append.h"
 #include "core/check.h"
 
 namespace segue::attention {
 namespace {
-
-template <class... Args>
-void write(std::string& out, fmt::format_string<Args...> format, Args&&... args) {
-  out.clear();
-  fmt::format_to(std::back_inserter(out), format, std::forward<Args>(args)...);
-}
 
 /// Where only the KV type is in the way.
 std::string other_kv(const Kernel& kernel, Shape shape) {
@@ -46,14 +40,14 @@ Status choose_kernel(const PlanInput& input, const DeviceFacts& device, Plan& ou
     }
     CHECK(input.kernel->family == device.family || input.kernel->family == GpuFamily::kNone);
     out.kernel = input.kernel;
-    write(out.kernel_reason, "forced");
+    core::assign(out.kernel_reason, "forced");
     return {};
   }
   for (const Kernel* kernel : kernels()) {
     const bool fits = device.kind != DeviceKind::kCuda || kernel->family == device.family;
     if (kernel->device != device.kind || !fits || !kernel->supports(input.shape)) continue;
     out.kernel = kernel;
-    write(out.kernel_reason, "first of the table that supports the shape on this machine");
+    core::assign(out.kernel_reason, "first of the table that supports the shape on this machine");
     return {};
   }
   return Error{ErrorCode::kUnsupported,
@@ -229,7 +223,8 @@ void choose_path(const PlanInput& input, const DeviceFacts& device, const StepFa
   evaluate(input.policy, input.shape, device, step, out.verdict);
   if (input.force_segments > 0) {
     out.tile_segments.assign(out.tiles.size(), input.force_segments);
-    write(out.verdict.reason, "{} segments a tile and kv head are forced", input.force_segments);
+    core::assign(out.verdict.reason, "{} segments a tile and kv head are forced",
+                 input.force_segments);
     out.verdict.path = input.force_segments > 1 ? Path::kSegmented : Path::kWhole;
   } else if (out.verdict.path == Path::kWhole) {
     out.tile_segments.assign(out.tiles.size(), 1);
@@ -272,15 +267,15 @@ bool fit_partials(const PlanInput& input, Plan& out) {
 void describe_split(const PlanInput& input, const DeviceFacts& device, bool limited, Plan& out) {
   if (input.policy != Policy::kSegue || input.force_segments > 0) return;
   out.verdict.path = out.reductions.empty() ? Path::kWhole : Path::kSegmented;
-  write(
+  core::assign(
       out.verdict.reason,
       "segue: no clause about rows or batch; {} workgroups, {} at once; {} of {} tiles x kv heads "
       "are split",
       out.items.size(), device.workgroups, out.reductions.size(),
       out.tiles.size() * static_cast<std::size_t>(out.shape.kv_heads));
   if (limited) {
-    fmt::format_to(std::back_inserter(out.verdict.reason),
-                   "; the workspace of {} partials has no room for more", input.max_partials);
+    core::append(out.verdict.reason, "; the workspace of {} partials has no room for more",
+                 input.max_partials);
   }
 }
 

@@ -2,12 +2,12 @@
 // A plan for people and as JSON.
 #include <fmt/format.h>
 
-#include <iterator>
 #include <utility>
 #include <vector>
 
 #include "attention/kernel.h"
 #include "attention/plan.h"
+#include "core/append.h"
 
 namespace segue::attention {
 namespace {
@@ -108,33 +108,32 @@ core::Json to_json(const Plan& plan, bool summary) {
 
 std::string to_text(const Plan& plan) {
   std::string text;
-  auto out = std::back_inserter(text);
   const Shape& shape = plan.shape;
-  fmt::format_to(
-      out, "shape       {} query heads, {} kv heads, head_dim {}{}, {} KV, pages of {} ({})\n",
-      shape.q_heads, shape.kv_heads, shape.head_dim,
-      shape.window > 0 ? fmt::format(", window {}", shape.window) : "", kv_type_name(shape.kv),
-      shape.page_size, kv::layout_name(shape.layout));
-  fmt::format_to(out, "policy      {}\n", policy_name(plan.policy));
+  core::append(text,
+               "shape       {} query heads, {} kv heads, head_dim {}{}, {} KV, pages of {} ({})\n",
+               shape.q_heads, shape.kv_heads, shape.head_dim,
+               shape.window > 0 ? fmt::format(", window {}", shape.window) : "",
+               kv_type_name(shape.kv), shape.page_size, kv::layout_name(shape.layout));
+  core::append(text, "policy      {}\n", policy_name(plan.policy));
   for (const Clause& clause : plan.verdict.clauses) {
-    fmt::format_to(out, "  {:<34} {:<5} {}\n", clause.name, clause.fired ? "fires" : "no",
-                   clause.values);
+    core::append(text, "  {:<34} {:<5} {}\n", clause.name, clause.fired ? "fires" : "no",
+                 clause.values);
   }
-  fmt::format_to(out, "path        {}: {}\n", path_name(plan.verdict.path), plan.verdict.reason);
-  fmt::format_to(out, "kernel      {}: {}\n", plan.kernel != nullptr ? plan.kernel->name : "none",
-                 plan.kernel_reason);
-  fmt::format_to(out, "workgroups  {}\n", plan.workgroups());
-  fmt::format_to(out, "bytes       {} of K and V, {} of partials\n", plan.kv_bytes,
-                 plan.workspace_bytes());
-  fmt::format_to(out, "operations  {}\n", plan.operations);
+  core::append(text, "path        {}: {}\n", path_name(plan.verdict.path), plan.verdict.reason);
+  core::append(text, "kernel      {}: {}\n", plan.kernel != nullptr ? plan.kernel->name : "none",
+               plan.kernel_reason);
+  core::append(text, "workgroups  {}\n", plan.workgroups());
+  core::append(text, "bytes       {} of K and V, {} of partials\n", plan.kv_bytes,
+               plan.workspace_bytes());
+  core::append(text, "operations  {}\n", plan.operations);
   for (std::size_t i = 0; i < plan.tiles.size(); ++i) {
     if (i == kLines) {
-      fmt::format_to(out, "... and {} more tiles\n", plan.tiles.size() - kLines);
+      core::append(text, "... and {} more tiles\n", plan.tiles.size() - kLines);
       break;
     }
     const RowTile& tile = plan.tiles[i];
-    fmt::format_to(
-        out,
+    core::append(
+        text,
         "tile        sequence {}, rows {} to {} at position {}: {} units of {} keys, {} segments\n",
         tile.sequence, tile.row_first, tile.row_first + tile.rows - 1, tile.position,
         tile.unit_last - tile.unit_first, tile.unit, plan.tile_segments[i]);

@@ -7,7 +7,8 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
+
+#include "core/append.h"
 
 namespace segue::attention {
 namespace {
@@ -39,48 +40,43 @@ struct Rule {
   bool (*fires)(const Scene&, std::string& values);
 };
 
-template <class... Args>
-void write(std::string& out, fmt::format_string<Args...> format, Args&&... args) {
-  out.clear();
-  fmt::format_to(std::back_inserter(out), format, std::forward<Args>(args)...);
-}
-
 bool many_rows(const Scene& s, std::string& values) {
-  write(values, "max_seqlen_q = {}", s.step.max_rows);
+  core::assign(values, "max_seqlen_q = {}", s.step.max_rows);
   return s.step.max_rows > 1;
 }
 
 bool more_rows_than_decode(const Scene& s, std::string& values) {
-  write(values, "max_seqlen_q = {}, decode_query_len = {}", s.step.max_rows, s.step.decode_rows);
+  core::assign(values, "max_seqlen_q = {}, decode_query_len = {}", s.step.max_rows,
+               s.step.decode_rows);
   return s.step.max_rows > s.step.decode_rows;
 }
 
 bool many_sequences(const Scene& s, std::string& values) {
   const int threshold = 128 / s.shape.kv_heads;
-  write(values, "num_seqs = {}, seq_threshold_3D = 128 // {} kv heads = {}", s.step.sequences,
-        s.shape.kv_heads, threshold);
+  core::assign(values, "num_seqs = {}, seq_threshold_3D = 128 // {} kv heads = {}",
+               s.step.sequences, s.shape.kv_heads, threshold);
   return s.step.sequences > threshold;
 }
 
 bool many_sequences_for_device(const Scene& s, std::string& values) {
   const int threshold = s.device.multiprocessors / s.shape.kv_heads;
-  write(values, "num_seqs = {}, seq_threshold_3D = {} multiprocessors // {} kv heads = {}",
-        s.step.sequences, s.device.multiprocessors, s.shape.kv_heads, threshold);
+  core::assign(values, "num_seqs = {}, seq_threshold_3D = {} multiprocessors // {} kv heads = {}",
+               s.step.sequences, s.device.multiprocessors, s.shape.kv_heads, threshold);
   return s.step.sequences > threshold;
 }
 
 bool batch_invariant_off(const Scene&, std::string& values) {
-  write(values, "is_batch_invariant = false");
+  core::assign(values, "is_batch_invariant = false");
   return false;
 }
 
 bool batch_invariant_on(const Scene&, std::string& values) {
-  write(values, "is_batch_invariant = true");
+  core::assign(values, "is_batch_invariant = true");
   return true;
 }
 
 bool forced(const Scene&, std::string& values) {
-  write(values, "policy = whole");
+  core::assign(values, "policy = whole");
   return true;
 }
 
@@ -157,12 +153,12 @@ void evaluate(Policy policy, const Shape& shape, const DeviceFacts& device, cons
   }
   if (first != nullptr) {
     out.path = Path::kWhole;
-    write(out.reason, "{}: clause '{}' fires ({})", policy_name(policy), first->name,
-          first->values);
+    core::assign(out.reason, "{}: clause '{}' fires ({})", policy_name(policy), first->name,
+                 first->values);
   } else if (list.empty()) {
-    write(out.reason, "{}: no clause about rows or batch", policy_name(policy));
+    core::assign(out.reason, "{}: no clause about rows or batch", policy_name(policy));
   } else {
-    write(out.reason, "{}: no clause fires", policy_name(policy));
+    core::assign(out.reason, "{}: no clause fires", policy_name(policy));
   }
 }
 

@@ -75,6 +75,7 @@ class Cells {
   void end_round();
   Status slice(Alternative& alternative, std::int64_t until, bool counts);
   Status warm(std::int64_t batch);
+  Status warm_rows(std::int64_t batch, int k);
   Status rounds(std::int64_t batch, std::size_t& finished_turns);
   Status measure(std::int64_t depth, std::int64_t batch, const CellProfile& profile,
                  core::Json& cells);
@@ -169,13 +170,35 @@ Status Cells::slice(Alternative& alternative, std::int64_t until, bool counts) {
   return {};
 }
 
-/// The first steps of as many forks as there will be touch memory that nobody has touched before:
-/// that is no cost of any alternative.
+/// The first steps of as many forks as there will be touch memory that nobody has touched before,
+/// and on a GPU those of every number of rows are recorded: that is no cost of any alternative.
 Status Cells::warm(std::int64_t batch) {
   profile_ = [](int, std::int64_t) { return 0.0; };
   if (Status status = begin_round(0, batch); !status.ok()) return status;
   for (Alternative& alternative : alternatives_) {
     if (Status status = slice(alternative, 3 * batch, false); !status.ok()) return status;
+  }
+  end_round();
+  for (int k = 1; k <= kMaxK; ++k) {
+    if (Status status = warm_rows(batch, k); !status.ok()) return status;
+  }
+  return {};
+}
+
+/// Two steps of as many rows as some sequences with k drafts and the others with one less have.
+Status Cells::warm_rows(std::int64_t batch, int k) {
+  constexpr std::int64_t kMostSteps = 32;  // what a fork has room for
+  if (Status status = begin_round(0, batch); !status.ok()) return status;
+  Alternative& any = alternatives_[1];
+  for (engine::Sequence& sequence : any.sequences) {
+    sequence.spec = SpecMode::kNgram;
+    sequence.max_draft = k - 1;
+  }
+  const std::int64_t stride = (2 * batch + kMostSteps - 1) / kMostSteps;
+  for (std::int64_t i = 0; i < batch; ++i) {
+    any.sequences[static_cast<std::size_t>(i)].max_draft = k;
+    if ((i + 1) % stride != 0 && i + 1 != batch) continue;
+    if (Status status = slice(any, any.generated + 2 * batch, false); !status.ok()) return status;
   }
   end_round();
   return {};

@@ -6,7 +6,6 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <iterator>
 #include <map>
 #include <memory>
 
@@ -15,6 +14,7 @@
 #include "attention/kernel.h"
 #include "attention/reference.h"
 #include "attention/synthetic.h"
+#include "core/append.h"
 #include "core/cpu.h"
 #include "core/dtype.h"
 #include "core/hash.h"
@@ -395,11 +395,10 @@ std::string exactness_table(const core::Json& exactness) {
     return member->as_string() != nullptr ? *member->as_string() : member->dump();
   };
   std::string table;
-  auto out = std::back_inserter(table);
-  fmt::format_to(out, "kernel {}, bits class {}\n", text(exactness, "kernel"),
-                 text(exactness, "bits_class"));
-  fmt::format_to(out, "{:<16} {:>6} {:>4} {:>12} {:>12} {:>14} {:>10}  {}\n", "shape", "depth",
-                 "rows", "comparisons", "differing", "error / bound", "ulps", "verdict");
+  core::append(table, "kernel {}, bits class {}\n", text(exactness, "kernel"),
+               text(exactness, "bits_class"));
+  core::append(table, "{:<16} {:>6} {:>4} {:>12} {:>12} {:>14} {:>10}  {}\n", "shape", "depth",
+               "rows", "comparisons", "differing", "error / bound", "ulps", "verdict");
   const core::Json* cases = exactness.find("cases");
   if (cases == nullptr || cases->as_array() == nullptr) return table;
   for (const core::Json& one : *cases->as_array()) {
@@ -410,11 +409,11 @@ std::string exactness_table(const core::Json& exactness) {
       differing += *member.second.find("differing")->as_int();
     }
     const core::Json* ulps = one.find("ulps_to_plain");
-    fmt::format_to(out, "{:<16} {:>6} {:>4} {:>12} {:>12} {:>14.3f} {:>10}  {}\n",
-                   *one.find("shape")->as_string(), text(one, "depth"), text(one, "rows"), made,
-                   differing, number(one, "worst_error_over_bound"),
-                   ulps != nullptr ? text(*ulps, "largest") : "",
-                   *one.find("ok")->as_bool() ? "exact" : "DIFFERENT");
+    core::append(table, "{:<16} {:>6} {:>4} {:>12} {:>12} {:>14.3f} {:>10}  {}\n",
+                 *one.find("shape")->as_string(), text(one, "depth"), text(one, "rows"), made,
+                 differing, number(one, "worst_error_over_bound"),
+                 ulps != nullptr ? text(*ulps, "largest") : "",
+                 *one.find("ok")->as_bool() ? "exact" : "DIFFERENT");
   }
   return table;
 }

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
 
 #include <fmt/format.h>
 
 #include "attention/gpu.h"
 #include "attention/kernel.h"
+#include "core/append.h"
 #include "core/cpu.h"
 #include "lab/forced_kernel.h"
 #include "lab/gpu.h"
@@ -216,9 +216,9 @@ std::string kernels_table(std::optional<attention::DeviceKind> device) {
   std::string text = fmt::format("{:<22} {:<18} {:<7} {:<13} {}\n", "kernel", "bits class",
                                  "device", "KV", "on this machine");
   for (const KernelRow& row : kernel_rows(device)) {
-    fmt::format_to(std::back_inserter(text), "{:<22} {:<18} {:<7} {:<13} {}\n", row.kernel->name,
-                   row.kernel->bits_class, device_name(row.kernel->device), row.kv,
-                   row.available ? "yes" : missing(*row.kernel));
+    core::append(text, "{:<22} {:<18} {:<7} {:<13} {}\n", row.kernel->name, row.kernel->bits_class,
+                 device_name(row.kernel->device), row.kv,
+                 row.available ? "yes" : missing(*row.kernel));
   }
   if (const std::string why = why_missing(device); !why.empty()) text += why + "\n";
   return text;

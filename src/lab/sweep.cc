@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <iterator>
 #include <limits>
 #include <optional>
 
@@ -17,6 +16,7 @@
 #include "attention/kernel.h"
 #include "attention/reference.h"
 #include "attention/synthetic.h"
+#include "core/append.h"
 #include "core/clock.h"
 #include "core/cpu.h"
 #include "core/memory.h"
@@ -420,10 +420,9 @@ std::string steps_table(const core::Json& sweep) {
                                   text(*sweep.find("gpu"), "gpu"), number(sweep, "read_gbps"),
                                   "shape", "us", "parts alone", "floor us");
   for (const core::Json& step : *sweep.find("steps")->as_array()) {
-    fmt::format_to(std::back_inserter(table), "{:<24} {:>10.1f} {:>12.1f} {:>10.1f}  {}\n",
-                   text(step, "shape"), number(*step.find("us"), "median"),
-                   number(step, "parts_alone_sum_us"), number(step, "floor_us"),
-                   text(step, "step"));
+    core::append(table, "{:<24} {:>10.1f} {:>12.1f} {:>10.1f}  {}\n", text(step, "shape"),
+                 number(*step.find("us"), "median"), number(step, "parts_alone_sum_us"),
+                 number(step, "floor_us"), text(step, "step"));
   }
   return table;
 }
@@ -494,35 +493,34 @@ Result<core::Json> run_sweep(const SweepOptions& options) {
 std::string sweep_table(const core::Json& sweep) {
   if (sweep.find("steps") != nullptr) return steps_table(sweep);
   std::string table;
-  auto out = std::back_inserter(table);
   if (const core::Json* gpu = sweep.find("gpu"); gpu != nullptr) {
-    fmt::format_to(out, "{}, {} cache: reading {:.0f} GB/s\n", text(*gpu, "gpu"),
-                   text(sweep, "cache"), number(sweep, "read_gbps"));
+    core::append(table, "{}, {} cache: reading {:.0f} GB/s\n", text(*gpu, "gpu"),
+                 text(sweep, "cache"), number(sweep, "read_gbps"));
   } else {
-    fmt::format_to(out,
-                   "{} threads, {} cache: reading {:.1f} GB/s from memory, peak {:.0f} GFLOP/s\n",
-                   number(sweep, "threads"), text(sweep, "cache"), number(sweep, "read_gbps"),
-                   number(sweep, "peak_gflops"));
+    core::append(table,
+                 "{} threads, {} cache: reading {:.1f} GB/s from memory, peak {:.0f} GFLOP/s\n",
+                 number(sweep, "threads"), text(sweep, "cache"), number(sweep, "read_gbps"),
+                 number(sweep, "peak_gflops"));
   }
-  fmt::format_to(
-      out, "{:<24} {:>8} {:>5} {:>4} {:<15} {:<10} {:>5} {:>10} {:>8} {:>7} {:>7} {:>7}  {}\n",
-      "shape", "depth", "batch", "rows", "policy", "path", "wg", "us", "GB/s", "% read", "x 1 row",
-      "x bound", "kernel");
+  core::append(table,
+               "{:<24} {:>8} {:>5} {:>4} {:<15} {:<10} {:>5} {:>10} {:>8} {:>7} {:>7} {:>7}  {}\n",
+               "shape", "depth", "batch", "rows", "policy", "path", "wg", "us", "GB/s", "% read",
+               "x 1 row", "x bound", "kernel");
   const core::Json* cells = sweep.find("cells");
   if (cells == nullptr || cells->as_array() == nullptr) return table;
   for (const core::Json& cell : *cells->as_array()) {
     const core::Json* us = cell.find("us");
     const double to_one_row = number(cell, "ratio_to_one_row");
-    fmt::format_to(out,
-                   "{:<24} {:>8} {:>5} {:>4} {:<15} {:<10} {:>5} {:>10.1f} {:>8.2f} {:>7.1f} "
-                   "{:>7} {:>7.2f}  {}\n",
-                   text(cell, "shape"), number(cell, "depth"),
-                   cell.find("batch") != nullptr ? number(cell, "batch") : 1, number(cell, "rows"),
-                   text(cell, "policy"), text(cell, "path"), number(cell, "workgroups"),
-                   us != nullptr ? number(*us, "median") : 0, number(cell, "gbps"),
-                   number(cell, "percent_of_read"),
-                   to_one_row > 0 ? fmt::format("{:.2f}", to_one_row) : "-",
-                   number(cell, "ratio_to_bound"), text(cell, "kernel"));
+    core::append(table,
+                 "{:<24} {:>8} {:>5} {:>4} {:<15} {:<10} {:>5} {:>10.1f} {:>8.2f} {:>7.1f} "
+                 "{:>7} {:>7.2f}  {}\n",
+                 text(cell, "shape"), number(cell, "depth"),
+                 cell.find("batch") != nullptr ? number(cell, "batch") : 1, number(cell, "rows"),
+                 text(cell, "policy"), text(cell, "path"), number(cell, "workgroups"),
+                 us != nullptr ? number(*us, "median") : 0, number(cell, "gbps"),
+                 number(cell, "percent_of_read"),
+                 to_one_row > 0 ? fmt::format("{:.2f}", to_one_row) : "-",
+                 number(cell, "ratio_to_bound"), text(cell, "kernel"));
   }
   return table;
 }

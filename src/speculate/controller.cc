@@ -18,14 +18,20 @@ constexpr double kClearlyBetter = 1.5;
 // Probes may lose this share of all time; the budget that it fills holds at most so many steps.
 constexpr double kProbeShare = 0.005;
 constexpr double kLargestBudgetSteps = 16;
+// Of the time that was expected, once it is known: what disturbs a probe is not its fault.
+constexpr double kMostCharged = 1.5;
 // Nor is anything tried whose time is so uncertain, in steps without drafts: first few rows, then
-// more.
+// more. Of one sequence with drafts that are ready the first ones have been judged by then: more
+// rows where they were right, one at most where they were wrong, until more have been judged.
 constexpr double kLargestDoubtSteps = 0.7;
+constexpr double kLargestDoubtStepsRight = 1.0;
+constexpr double kLargestDoubtStepsWrong = 0.4;
+constexpr std::int64_t kStepsToJudge = 8;
 // Steps' worth of time that a probe must promise over the horizon.
 constexpr double kWorthLearning = 0.25;
 // A kernel's cost is taken to change once in so many steps.
 constexpr double kChangeSteps = 2000;
-constexpr int kMostWaitingSteps = 32;
+constexpr int kMostWaitingSteps = 128;
 // Over so many steps a better choice would pay: as many as there have been, which is all that is
 // known of the future.
 constexpr double kShortestHorizon = 32;
@@ -60,6 +66,14 @@ double expected_gain(double loss, double deviation) {
   return deviation * density - loss * 0.5 * std::erfc(z * 0.7071067811865476);
 }
 
+double Controller::most_doubt_steps(const std::vector<Member>& members,
+                                    const Choice& choice) const {
+  const Source& source = members[0].source(choice.drafts[0]);
+  if (members.size() > 1 || !source.offer.ready) return kLargestDoubtSteps;
+  if (source.curve[0].mean > 0.5) return kLargestDoubtStepsRight;
+  return steps_ < kStepsToJudge ? kLargestDoubtStepsWrong : kLargestDoubtSteps;
+}
+
 /// The choice that is most worth trying although `best` is expected to be faster: what trying it
 /// may bring over the horizon (expected improvement: Mockus 1975) exceeds what it costs, and the
 /// budget allows it.
@@ -73,7 +87,7 @@ const Controller::Choice* Controller::worthwhile_probe(const std::vector<Member>
     if (choice.drafts == best.drafts) continue;
     const double loss_us = choice.us - choice.tokens / best.rate();
     const double doubt_us = CostModel::difference_error_us(choice.step, choices[0].step);
-    if (doubt_us > kLargestDoubtSteps * choices[0].us) continue;
+    if (doubt_us > most_doubt_steps(members, choice) * choices[0].us) continue;
     if (loss_us > 0 && loss_us > budget_steps_ * choices[0].us) continue;
     const double unknown = unknown_us(members, choice, best);
     // Where `best` itself tells more, there is nothing to gain.
@@ -151,10 +165,11 @@ void Controller::decide(std::span<const DraftOffer> offers, std::span<Decision> 
     return;
   }
   digest();
+  ++weighings_;
+  hopeless_ = false;
   const std::vector<Member> members = members_of(offers);
   Choice chosen;
   bool probe = false;
-  bool nothing_helps = false;
   if (!costs_.measured()) {
     // The first step of all drafts nothing: it is what all else is compared with, and it judges the
     // drafts that are ready.
@@ -175,7 +190,7 @@ void Controller::decide(std::span<const DraftOffer> offers, std::span<Decision> 
     probe = better != nullptr;
     if (probe) probe_token_us_ = 1 / best.rate();
     chosen = probe ? *better : best;
-    nothing_helps = !probe && chosen.shape.extra_rows() == 0 && hopeless(members, choices);
+    hopeless_ = !probe && chosen.shape.extra_rows() == 0 && hopeless(members, choices);
     last_choices_ = std::move(choices);
   }
   probing_ = last_was_probe_ = probe;
@@ -192,18 +207,24 @@ void Controller::decide(std::span<const DraftOffer> offers, std::span<Decision> 
   }
   const bool same = !probe && chosen.drafts == last_chosen_.drafts;
   last_chosen_ = std::move(chosen);
-  if (!probe) plan_rest(offers, decisions, same, nothing_helps);
+  if (!probe) plan_rest(members, offers, decisions, same);
 }
 
 void Controller::observe_draft(std::int64_t sequence, DraftSource source,
                                std::span<const std::int32_t> tokens) {
-  if (waits_) return waiting_.add_draft(sequence, source, tokens);
+  if (waits_) {
+    if (last_chosen_.shape.extra_rows() == 0 && !tokens.empty())
+      watch_.draft(sequence, tokens.front());
+    return waiting_.add_draft(sequence, source, tokens);
+  }
   sequences_[sequence].acceptance.draft(source, tokens);
 }
 
 void Controller::observe_tokens(std::int64_t sequence, std::span<const std::int32_t> tokens) {
-  rested_tokens_ += static_cast<std::int64_t>(tokens.size());
-  if (waits_) return waiting_.add_tokens(sequence, tokens);
+  if (waits_) {
+    watch_.tokens(sequence, tokens);
+    return waiting_.add_tokens(sequence, tokens);
+  }
   sequences_[sequence].acceptance.commit(tokens, shared_);
   if (probing_) probe_tokens_ += static_cast<std::int64_t>(tokens.size());
 }
@@ -211,6 +232,7 @@ void Controller::observe_tokens(std::int64_t sequence, std::span<const std::int3
 void Controller::observe_step(std::span<const StepRows> rows, double us) {
   if (!(us > 0) || !std::isfinite(us) || rows.empty()) return;
   if (!waits_) return learn_step(rows, us);
+  watch_.step(us);
   waiting_.add_step(rows, us);
   if (waiting_.steps() > kMostWaitingSteps) digest();  // nobody has decided for long
 }
@@ -237,7 +259,9 @@ void Controller::learn_step(std::span<const StepRows> rows, double us, int times
   if (probing_) {
     ++probes_;
     lost_probes_ = 0;
-    charge(us + probe_draft_us_ - static_cast<double>(probe_tokens_) * probe_token_us_, alone_us);
+    charge(std::min(us, kMostCharged * costs_.step_us(shape)) + probe_draft_us_ -
+               static_cast<double>(probe_tokens_) * probe_token_us_,
+           alone_us);
   }
   probing_ = false;
 }

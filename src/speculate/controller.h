@@ -19,6 +19,7 @@
 #include "speculate/drafter.h"
 #include "speculate/observations.h"
 #include "speculate/statistics.h"
+#include "speculate/watch.h"
 
 namespace segue::speculate {
 
@@ -121,6 +122,7 @@ class Controller {
     double stale = 0;  // 0 to 1: how much the curve may have changed unseen
 
     double tokens_error(int k, int known) const;
+    double tokens_variance(int k) const;  // of one step
   };
 
   /// k for one sequence, and which of its sources drafts.
@@ -161,17 +163,20 @@ class Controller {
   std::vector<Pick> best_per_member(const std::vector<Member>& members, double rate) const;
   double unknown_us(const std::vector<Member>& members, const Choice& choice,
                     const Choice& best) const;
+  double most_doubt_steps(const std::vector<Member>& members, const Choice& choice) const;
   const Choice* worthwhile_probe(const std::vector<Member>& members,
                                  const std::vector<Choice>& choices, const Choice& best) const;
   bool proven(const std::vector<Member>& members, const Choice& choice, const Choice& off) const;
   std::size_t best_proven(const std::vector<Member>& members,
                           const std::vector<Choice>& choices) const;
   bool rests(std::span<const DraftOffer> offers);
-  void plan_rest(std::span<const DraftOffer> offers, std::span<const Decision> decisions, bool same,
-                 bool hopeless);
+  void plan_rest(const std::vector<Member>& members, std::span<const DraftOffer> offers,
+                 std::span<const Decision> decisions, bool same);
   void learn_step(std::span<const StepRows> rows, double us, int times = 1);
   void digest();
   bool hopeless(const std::vector<Member>& members, const std::vector<Choice>& choices) const;
+  bool stands_for(std::span<const DraftOffer> offers) const;
+  Watch::Expected expected_step(const std::vector<Member>& members) const;
   void charge(double loss_us, double alone_us);
   core::Json describe(const Choice& choice) const;
 
@@ -194,14 +199,16 @@ class Controller {
   double probe_loss_us_ = 0;
   int lost_probes_ = 0;  // in a row whose step nobody could measure
   int probe_pause_ = 0;  // weighings without a probe
+  std::int64_t weighings_ = 0;
   // A decision stands for some steps before anything is weighed again; what is observed meanwhile
   // waits.
-  int rest_ = 0;                            // steps for which it still stands
-  int unchanged_ = 0;                       // weighings in a row that chose the same
+  int rest_ = 0;           // steps for which it still stands
+  int unchanged_ = 0;      // weighings in a row that chose the same
+  bool hopeless_ = false;  // no drafts of these sources help
+  std::array<bool, kDraftSlots> hopeless_slots_{};
   std::vector<DraftOffer> rested_;          // of the step in which it was made
   std::vector<Decision> rested_decisions_;  // [rested_]
-  int rested_steps_ = 0;                    // steps so far, and what they brought
-  std::int64_t rested_tokens_ = 0;
+  Watch watch_;
   Observations waiting_;
   bool waits_ = false;
   Choice last_chosen_;

@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cold cells as `segue cells` runs them, on a simulated small CPU that it shares with others: steps
-// whose rows cost a fifth of a step and more, row counts that stand out, and others that slow the
-// machine down for some steps at a time. The costs are those of the demonstration pair on two cores
-// (bench/results/never-slower-pair.json); what is random is a function of the seed.
+// Cold cells as `segue cells` runs them, on simulated machines. Costs: the demonstration pair on
+// two cores (bench/results/never-slower-pair.json), where rows cost a fifth of a step and more and
+// some row counts stand out; Gemma 3 270M on the same (never-slower.json); a 31B shape on an H200
+// (cuda-ladder-31b-h200.json), where rows are nearly free and every step that verifies few is dear
+// where many are right.
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
-#include <utility>
+#include <span>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "speculate/controller.h"
+#include "speculate/controller_cells.h"
 #include "speculate/controller_simulation.h"
 
 namespace segue::speculate {
@@ -22,18 +25,40 @@ namespace {
 
 using namespace simulation;  // NOLINT(google-build-using-namespace)
 
-/// Times of a step of `batch` sequences at `depth`, by its rows, milliseconds.
-struct Pair {
-  std::int64_t batch;
-  double depth;
-  std::vector<std::pair<double, double>> ms;
+const std::vector<CellCost>& pairs() {
+  static const std::vector<CellCost> all{
+      {"pair",
+       1,
+       512,
+       {{1, 0.605}, {2, 0.74}, {3, 0.913}, {4, 1.056}, {5, 1.219}, {6, 1.392}, {9, 1.925}}},
+      {"pair", 1, 4096, {{1, 0.734}, {2, 0.984}, {3, 1.288}, {4, 1.55}, {5, 1.853}, {9, 3.056}}},
+      {"pair", 4, 512, {{4, 1.046}, {8, 1.616}, {9, 1.7}, {12, 2.688}, {20, 4.148}, {36, 6.905}}},
+      {"pair", 4, 4096, {{4, 2.154}, {8, 3.38}, {9, 3.6}, {12, 5.2}, {20, 8.2}, {36, 13.4}}}};
+  return all;
+}
+
+const CellCost kGemma{
+    "Gemma 270M", 1, 512, {{1, 9.9}, {2, 10.64}, {3, 11.27}, {5, 12.45}, {9, 15.1}}};
+const CellCost kGpu{"31B shape on a GPU", 1, 1024, {{1, 16.23}, {2, 16.4}, {5, 16.84}, {9, 17.2}}};
+
+struct Profile {
+  const char* name;
+  Acceptance acceptance;
 };
-const std::vector<Pair>& pairs() {
-  static const std::vector<Pair> all{
-      {1, 512, {{1, 0.605}, {2, 0.74}, {3, 0.913}, {4, 1.056}, {5, 1.219}, {6, 1.392}, {9, 1.925}}},
-      {1, 4096, {{1, 0.734}, {2, 0.984}, {3, 1.288}, {4, 1.55}, {5, 1.853}, {9, 3.056}}},
-      {4, 512, {{4, 1.046}, {8, 1.616}, {9, 1.7}, {12, 2.688}, {20, 4.148}, {36, 6.905}}},
-      {4, 4096, {{4, 2.154}, {8, 3.38}, {9, 3.6}, {12, 5.2}, {20, 8.2}, {36, 13.4}}}};
+const std::vector<Profile>& profiles() {
+  const auto constant = [](double p) { return [p](int, double, std::int64_t) { return p; }; };
+  static const std::vector<Profile> all{
+      {"0", constant(0)},
+      {"0.12", constant(0.12)},
+      {"0.46", constant(0.46)},
+      {"0.8", constant(0.8)},
+      {"0.95", constant(0.95)},
+      {"falling",
+       [](int, double depth, std::int64_t) {
+         return 0.93 - 0.43 * std::log(std::max(depth, 100.0) / 100) / std::log(860.0);
+       }},
+      {"alternating",
+       [](int, double, std::int64_t token) { return token / 50 % 2 == 0 ? 0.9 : 0.1; }}};
   return all;
 }
 
@@ -45,7 +70,7 @@ class SharedMachine {
   SharedMachine(std::uint64_t seed, std::int64_t batch)
       : seed_(seed), step_noise_(batch > 1 ? 0.09 : 0.06) {}
 
-  double measured_ms(double ms) {
+  double operator()(double ms) {
     constexpr double kCalmMs = 120, kBusyMs = 15, kSlow = 1.45, kSliceMs = 4, kSeen = 0.95;
     constexpr double kMood = 0.08, kMoodSteps = 100;
     const double keep = std::exp(-1 / kMoodSteps);
@@ -66,71 +91,89 @@ class SharedMachine {
   bool busy_ = false;
 };
 
-/// Undisturbed milliseconds per token, tokens as k drafts yield them on average: luck is no
-/// property of the choice. `fixed` < 0: a controller that knows nothing.
-double cell(const Pair& pair, const Acceptance& acceptance, int fixed, std::uint64_t seed) {
+struct Ratios {
+  double to_off = 0;
+  double to_best = 0;
+  double oracle = 0;  // the most that can be reached, over the best fixed k
+  double weighings = 0;
+  int best = 0;
+};
+
+/// An oracle knows the best k and still measures one step of something else: without drafts, or of
+/// k = 1 where no drafts are best.
+double oracle_ratio(const CellCost& cost, const Acceptance& acceptance, int best,
+                    double best_ms_per_token) {
   constexpr double kTokens = 256;
-  Controller controller;
-  SharedMachine machine(seed, pair.batch);
-  const auto batch = static_cast<std::size_t>(pair.batch);
-  std::vector<std::int64_t> tokens(batch, 0);
-  std::vector<std::vector<std::int32_t>> drafts(batch);
-  std::vector<DraftOffer> offers(batch);
-  std::vector<StepRows> rows(batch);
-  double generated = 0, yielded = 0, ms = 0;
-  while (generated < kTokens * static_cast<double>(batch)) {
-    for (std::size_t i = 0; i < batch; ++i) {
-      drafts[i].clear();
-      const auto position = static_cast<std::uint64_t>(tokens[i]);
-      const double depth = pair.depth + static_cast<double>(tokens[i]);
-      for (int j = 0; j < 8; ++j) {
-        const bool right = uniform(seed * 31 + i, position, static_cast<std::uint64_t>(j)) <
-                           acceptance(j, depth, tokens[i]);
-        drafts[i].push_back(right ? static_cast<std::int32_t>(tokens[i]) + j : -1);
-      }
-      const auto id = static_cast<std::int64_t>(i);
-      offers[i] = {.sequence = id, .depth = static_cast<std::int64_t>(depth), .available = 8};
-      if (fixed < 0) controller.observe_draft(id, {}, drafts[i]);
-    }
-    std::vector<Decision> decisions(batch, Decision{std::max(0, fixed), false});
-    if (fixed < 0) controller.decide(offers, decisions);
-    double total_rows = 0;
-    for (std::size_t i = 0; i < batch; ++i) {
-      const int k = decisions[i].draft;
-      rows[i] = {offers[i].depth, 1 + k};
-      total_rows += 1 + k;
-      double product = 1;
-      yielded += 1;
-      for (int j = 0; j < k; ++j)
-        yielded += product *= acceptance(j, static_cast<double>(offers[i].depth), tokens[i]);
-      std::vector<std::int32_t> committed(1, static_cast<std::int32_t>(tokens[i]));
-      for (int j = 0; j < k && drafts[i][static_cast<std::size_t>(j)] >= 0; ++j)
-        committed.push_back(static_cast<std::int32_t>(tokens[i]) + j + 1);
-      if (fixed < 0) controller.observe_tokens(static_cast<std::int64_t>(i), committed);
-      tokens[i] += static_cast<std::int64_t>(committed.size());
-      generated += static_cast<double>(committed.size());
-    }
-    const double step_ms = interpolate(pair.ms, total_rows);
-    if (fixed < 0) controller.observe_step(rows, 1000 * machine.measured_ms(step_ms));
-    ms += step_ms;
-  }
-  return ms / yielded;
+  const auto rows = static_cast<double>(cost.batch);
+  const int other = best == 0 ? 1 : 0;
+  const double ms = interpolate(cost.ms, rows * (1 + other)) + rows * other * cost.draft_ms;
+  const double tokens = rows * (1 + other * acceptance(0, cost.depth, 0));
+  const double rest_ms = (rows * kTokens - tokens) * best_ms_per_token;
+  return rows * kTokens * best_ms_per_token / (ms + rest_ms);
 }
 
-struct Ratios {
-  double to_off;
-  double to_best;
-};
-Ratios compare(const Pair& pair, const Acceptance& acceptance) {
-  constexpr int kSeeds = 24;
-  std::array<double, 5> fixed{};
+Ratios compare(const CellCost& cost, const Acceptance& acceptance, int seeds,
+               const std::function<Clock(std::uint64_t seed)>& clock) {
+  constexpr std::array<int, 7> kFixed{0, 1, 2, 3, 4, 6, 8};
+  std::array<double, kFixed.size()> fixed{};
   double controlled = 0;
-  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    controlled += cell(pair, acceptance, -1, seed);
-    for (std::size_t i = 0; i < fixed.size(); ++i)
-      fixed[i] += cell(pair, acceptance, i == 0 ? 0 : 1 << (i - 1), seed);
+  Ratios ratios;
+  for (int i = 1; i <= seeds; ++i) {
+    const auto seed = static_cast<std::uint64_t>(i);
+    const CellRun run = run_cell(cost, acceptance, -1, seed, clock(seed));
+    controlled += run.ms_per_token();
+    ratios.weighings += static_cast<double>(run.weighings) / seeds;
+    for (std::size_t k = 0; k < fixed.size(); ++k)
+      fixed[k] += run_cell(cost, acceptance, kFixed[k], seed, clock(seed)).ms_per_token();
   }
-  return {fixed[0] / controlled, *std::ranges::min_element(fixed) / controlled};
+  const auto best = std::ranges::min_element(fixed);
+  ratios.to_off = fixed[0] / controlled;
+  ratios.to_best = *best / controlled;
+  ratios.best = kFixed[static_cast<std::size_t>(best - fixed.begin())];
+  ratios.oracle = oracle_ratio(cost, acceptance, ratios.best, *best / seeds);
+  return ratios;
+}
+
+/// With independent noise of 5 % and one step in a hundred three times as long.
+double noisy_cells(const CellCost& cost, int seeds) {
+  double sum = 0;
+  for (const Profile& profile : profiles()) {
+    const Ratios found = compare(cost, profile.acceptance, seeds,
+                                 [](std::uint64_t seed) { return NoisyClock(seed); });
+    std::printf(
+        "%s, batch %d, depth %.0f, acceptance %s: off %.3f best (k %d) %.3f oracle %.3f "
+        "weighings %.0f\n",
+        cost.name.c_str(), static_cast<int>(cost.batch), cost.depth, profile.name, found.to_off,
+        found.best, found.to_best, found.oracle, found.weighings);
+    EXPECT_GE(found.to_off, 0.98) << cost.name << " " << cost.depth << " " << profile.name;
+    // Where few steps make a cell, the first ones are much of it for an oracle, too: with 95 %
+    // right and rows nearly free a cell has 35 steps, and 0.97 is missed.
+    EXPECT_GE(found.to_best, std::min(found.best == 0 ? 0.98 : 0.97, found.oracle - 0.025))
+        << cost.name << " " << cost.depth << " " << profile.name;
+    sum += found.to_best / static_cast<double>(profiles().size());
+  }
+  return sum;
+}
+
+TEST(ControllerCells, ThePairLosesLittleToNoise) {
+  for (const CellCost& pair : pairs()) EXPECT_GE(noisy_cells(pair, 24), 0.985);
+}
+
+TEST(ControllerCells, ALargerModelLosesLittleToNoise) { EXPECT_GE(noisy_cells(kGemma, 24), 0.98); }
+
+TEST(ControllerCells, WhereRowsAreNearlyFreeLittleIsLost) {
+  EXPECT_GE(noisy_cells(kGpu, 24), 0.98);
+  CellCost assistant = kGpu;
+  assistant.draft_ms = 0.45;
+  EXPECT_GE(noisy_cells(assistant, 24), 0.975);
+}
+
+TEST(ControllerCells, HopelessDraftsAreHardlyWeighed) {
+  for (const CellCost& pair : pairs()) {
+    const Ratios found = compare(pair, profiles()[0].acceptance, 12,
+                                 [](std::uint64_t seed) { return NoisyClock(seed); });
+    EXPECT_LE(found.weighings, 20) << pair.batch << " " << pair.depth;
+  }
 }
 
 TEST(ControllerCells, OnASharedMachineWhoseRowsAreDearLittleIsLost) {
@@ -138,13 +181,16 @@ TEST(ControllerCells, OnASharedMachineWhoseRowsAreDearLittleIsLost) {
   // before that is known: the bars of single cells are what is reached, not what is promised.
   double sum = 0;
   int cells = 0;
-  for (const Pair& pair : pairs()) {
-    for (const double p : {0.0, 0.12, 0.46, 0.8, 0.95}) {
-      const Ratios found = compare(pair, [p](int, double, std::int64_t) { return p; });
-      std::printf("batch %d depth %.0f acceptance %.2f: off %.3f best %.3f\n",
-                  static_cast<int>(pair.batch), pair.depth, p, found.to_off, found.to_best);
-      EXPECT_GE(found.to_off, 0.98) << pair.batch << " " << pair.depth << " " << p;
-      EXPECT_GE(found.to_best, 0.95) << pair.batch << " " << pair.depth << " " << p;
+  for (const CellCost& pair : pairs()) {
+    for (const Profile& profile : std::span(profiles()).first(5)) {
+      const Ratios found = compare(pair, profile.acceptance, 24, [&](std::uint64_t seed) {
+        return SharedMachine(seed, pair.batch);
+      });
+      std::printf("shared, batch %d depth %.0f acceptance %s: off %.3f best %.3f\n",
+                  static_cast<int>(pair.batch), pair.depth, profile.name, found.to_off,
+                  found.to_best);
+      EXPECT_GE(found.to_off, 0.98) << pair.batch << " " << pair.depth << " " << profile.name;
+      EXPECT_GE(found.to_best, 0.95) << pair.batch << " " << pair.depth << " " << profile.name;
       sum += found.to_best;
       ++cells;
     }

@@ -65,6 +65,18 @@ double Controller::Source::tokens_error(int k, int known) const {
   return std::sqrt(variance);
 }
 
+double Controller::Source::tokens_variance(int k) const {
+  double mean = 0;
+  double square = 0;
+  for (int i = 1; i <= k; ++i) {
+    const double all_right =
+        tokens[static_cast<std::size_t>(i)] - tokens[static_cast<std::size_t>(i) - 1];
+    mean += all_right;
+    square += (2 * i - 1) * all_right;
+  }
+  return std::max(0.0, square - mean * mean);
+}
+
 double Controller::draft_us(const Member& member, Pick pick) const {
   const DraftOffer& offer = member.source(pick).offer;
   if (offer.ready || pick.draft == 0) return 0;

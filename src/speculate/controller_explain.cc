@@ -95,6 +95,7 @@ core::Json Controller::explain() {
   json.set("measured", costs_.measured());
   json.set("step_noise", costs_.noise());
   json.set("rejected_times", costs_.rejected());
+  json.set("weighings", weighings_);
   json.set("probes", probes_);
   json.set("probe_loss_s", probe_loss_us_ * 1e-6);
   json.set("probe_budget_steps", budget_steps_);

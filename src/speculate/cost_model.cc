@@ -48,6 +48,9 @@ double in_batch(double share, int batch) { return batch * share / (1 + (batch - 
 constexpr double kRowCountDeviation = 0.15;
 // Of each extra row where verify steps take another path: they hardly matter beside that.
 constexpr double kCheapRowDeviation = 0.05;
+// Verify steps take at most so many times as long as as many steps as they have rows.
+constexpr double kMostSlowPath = 3;
+constexpr double kMostLoneRowShare = 0.75;  // of a step, of a row beside one sequence
 constexpr double kMostRowShare = 1.5;  // of what a sequence of a batch costs, believed of a row
 constexpr double kFar = 4.0;  // standard deviations from what was expected: disturbed, or a change
 constexpr int kDisturbedInARow = 12;
@@ -325,6 +328,12 @@ void CostModel::observe_step(const StepShape& shape, double us, int times) {
     step_.start(std::move(mean), std::move(prior));
   }
   if (shape.extra_rows() > 0 && !verify_measured_) {
+    // Not even rows that cost a step each on a path that is slow: believed if it happens again.
+    const double most_us = kMostSlowPath * step_us(one_row_each(shape)) * shape.rows / shape.batch;
+    if (us > most_us && !disturbed_verify_) {
+      disturbed_verify_ = true;
+      return;
+    }
     verify_measured_ = true;
     faster_than_off_ = us < kFirstTooLong * scale_us_;
     suspect_another_path(shape, us - step_us(one_row_each(shape)));
@@ -361,7 +370,7 @@ DriftingFit::Walk CostModel::unknown_around(std::size_t bin) const {
 void CostModel::suspect_another_path(const StepShape& shape, double extra_us) {
   const double row_us = step_us(one_row_each(shape)) / shape.batch;
   // In a batch a row may well cost what a sequence does, and both are measured with noise.
-  const double most = shape.batch > 1 ? kMostRowShare : 1;
+  const double most = shape.batch > 1 ? kMostRowShare : kMostLoneRowShare;
   if (extra_us < most * row_us * shape.extra_rows()) return;
   const double half = 0.5 * extra_us;  // per step, or per key
   step_.assume(kAnyVerify, half, half);

@@ -158,7 +158,8 @@ class CostModel {
   std::int64_t off_steps_ = 0;
   double depth_unit_ = 1;
   bool verify_measured_ = false;
-  bool faster_than_off_ = false;  // a verify step, than the first step
+  bool faster_than_off_ = false;   // a verify step, than the first step
+  bool disturbed_verify_ = false;  // the first was so long that it was not believed
   struct RowCount {
     bool known = false;    // measured, and no surprise
     int far_too_long = 0;  // times, until then

@@ -152,6 +152,7 @@ Grid in_steps(const Grid& live, int most_items, int multiprocessors) {
   };
   Grid grid = live;
   grid.reductions = power(live.reductions);
+  grid.tile_rows = power(live.tile_rows);  // 64, a choice of kernel too, is one
   grid.runs = power(live.runs);
   // No more than the multiprocessors is a choice of kernel (launch.cuh).
   const int waves = (live.items + multiprocessors - 1) / multiprocessors;
