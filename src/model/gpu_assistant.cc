@@ -13,7 +13,6 @@
 
 #include "attention/cuda/launch.h"
 #include "core/check.h"
-#include "kv/sizing.h"
 #include "model/gpu_model.h"
 #include "model/gpu_step.h"
 #include "model/gpu_weights.h"
@@ -280,31 +279,13 @@ Status GpuAssistant::chain(const DraftChain& args) {
   }
 }
 
-/// Bytes of the matrices, in bf16.
-std::int64_t matrix_bytes(const AssistantConfig& config) {
-  const Config& text = config.text;
-  std::int64_t weights = text.hidden * (3 * config.backbone + text.vocab);
-  for (const Layer& layer : text.layers) {
-    const std::int64_t q = std::int64_t{text.q_heads} * text.kind_of(layer).head_dim;
-    weights += text.hidden * (2 * q + 3 * layer.intermediate);
-  }
-  return 2 * weights;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Assistant>> gpu_assistant(AssistantParts parts) {
   const AssistantConfig& config = parts.loaded.config;
-  const Result<std::int64_t> free = device::gpu_free_bytes();
-  if (!free.ok()) return free.error();
-  if (const std::int64_t needed = matrix_bytes(config); needed > *free) {
-    const device::GpuFacts& gpu = parts.target.place().gpu;
-    return Error{ErrorCode::kNoMemory,
-                 fmt::format("assistant '{}': the weights need {} in bf16; {} has {}, of which {} "
-                             "are free",
-                             config.path, kv::bytes_text(needed), gpu.name,
-                             kv::bytes_text(gpu.memory_bytes), kv::bytes_text(*free))};
-  }
+  const std::int64_t needed = gpu_bytes(parts.loaded.weights);
+  if (Status status = fits_on_gpu(parts.target.place(), needed, config.path); !status.ok())
+    return status.error();
   try {
     GpuAssistantWeights weights = upload_weights(parts.loaded.weights, config.text, parts.pool,
                                                  *gpu_target(parts.target).stream);

@@ -108,10 +108,13 @@ Status GpuModel::load(TensorSource& source, core::ThreadPool& pool, const LoadOp
   const Result<Weights> host =
       load_weights(source, config_, {options.isa, false, options.cancelled}, pool, part(0));
   if (!host.ok()) return host.error();
+  if (Status status = fits_on_gpu(place(), gpu_bytes(*host), source.path()); !status.ok())
+    return status;
   Result<GpuWeights> weights =
       upload_weights(*host, config_, pool, stream_, part(0.5), options.cancelled);
   if (!weights.ok()) return weights.error();
   weights_ = std::move(weights).value();
+  place_.weights = forms_text(weights_.layers);
   groups_.resize(config_.kinds.size());
   records_ = group_records(config_);
   return {};
@@ -402,14 +405,10 @@ Result<std::unique_ptr<LanguageModel>> load_gpu_model(const Config& config, Tens
   const Result<Place> place = find_place(Device::kCuda, pool.threads());
   if (!place.ok()) return place.error();
   if (Status status = check_place(*place, config); !status.ok()) return status.error();
-  const Result<std::int64_t> free = device::gpu_free_bytes();
-  if (!free.ok()) return free.error();
-  if (const std::int64_t needed = gpu_weight_bytes(config); needed > *free) {
-    return Error{ErrorCode::kNoMemory,
-                 fmt::format("'{}': the weights need {} in bf16; {} has {}, of which {} are free",
-                             source.path(), kv::bytes_text(needed), place->gpu.name,
-                             kv::bytes_text(place->gpu.memory_bytes), kv::bytes_text(*free))};
-  }
+  // No form is smaller than the file's and larger than bf16.
+  const std::int64_t least = std::min(gpu_weight_bytes(config), source.total_bytes());
+  if (Status status = fits_on_gpu(*place, least, source.path()); !status.ok())
+    return status.error();
   try {
     auto model = std::make_unique<GpuModel>(config, *place);
     if (Status status = model->load(source, pool, options); !status.ok()) return status.error();

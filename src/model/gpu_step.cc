@@ -4,6 +4,10 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
+#include "kv/sizing.h"
+
 namespace segue::model {
 namespace {
 
@@ -31,6 +35,16 @@ attention::cuda::Capacity with_room(attention::cuda::Capacity needed, std::int64
 }
 
 }  // namespace
+
+Status fits_on_gpu(const Place& place, std::int64_t bytes, const std::string& path) {
+  const Result<std::int64_t> free = device::gpu_free_bytes();
+  if (!free.ok()) return free.error();
+  if (bytes <= *free) return {};
+  return Error{ErrorCode::kNoMemory,
+               fmt::format("'{}': the weights need {} on a GPU; {} has {}, of which {} are free",
+                           path, kv::bytes_text(bytes), place.gpu.name,
+                           kv::bytes_text(place.gpu.memory_bytes), kv::bytes_text(*free))};
+}
 
 Status PlannedAttention::set(const attention::PlanInput& asked, const attention::DeviceFacts& facts,
                              const device::Stream& stream) {

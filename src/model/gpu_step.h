@@ -6,12 +6,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "attention/cuda/device_plan.h"
 #include "attention/plan.h"
 #include "device/device.h"
 #include "kv/view.h"
+#include "model/place.h"
+#include "segue/error.h"
 
 namespace segue::model {
 
@@ -51,6 +54,9 @@ class HostRows {
   device::PinnedBuffer buffer_;
   std::int64_t capacity_ = 0;
 };
+
+/// kNoMemory with the sizes when weights of `path` that need so many bytes do not fit.
+Status fits_on_gpu(const Place& place, std::int64_t bytes, const std::string& path);
 
 /// Attention of the layers of one kind in the step at hand.
 struct PlannedAttention {

@@ -2,12 +2,49 @@
 #ifdef SEGUE_CUDA
 #include "model/gpu_weights.h"
 
-#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
 
 #include "model/step.h"
 
 namespace segue::model {
 namespace {
+
+/// Matrices that become one.
+class Parts {
+ public:
+  template <class... Matrices>
+  explicit Parts(const Matrices&... all) {
+    for (const ops::Matrix* part : {&all...}) {
+      if (part->outputs() > 0) parts_.push_back(part);
+    }
+  }
+  operator std::span<const ops::Matrix* const>() const { return parts_; }
+  std::int64_t bytes(bool table = false) const {
+    if (parts_.empty()) return 0;
+    std::int64_t outputs = 0;
+    for (const ops::Matrix* part : parts_) outputs += part->outputs();
+    const auto form = table ? ops::cuda::Form::kBf16 : ops::cuda::form_of(parts_);
+    return ops::cuda::bytes_of(form, outputs, parts_.front()->inputs());
+  }
+
+ private:
+  std::vector<const ops::Matrix*> parts_;
+};
+
+Parts qkv_of(const LayerWeights& w) { return Parts(w.q, w.k, w.v); }
+Parts qkv_of(const AssistantLayer& w) { return Parts(w.q); }
+
+template <class Layer>
+std::int64_t layer_bytes(const std::vector<Layer>& layers) {
+  std::int64_t total = 0;
+  for (const Layer& w : layers) {
+    total += qkv_of(w).bytes() + Parts(w.o).bytes() + Parts(w.gate, w.up).bytes() +
+             Parts(w.down).bytes();
+  }
+  return total;
+}
 
 class Uploader {
  public:
@@ -16,11 +53,12 @@ class Uploader {
       : pool_(pool), stream_(stream), vectors_(vectors) {}
 
   ops::cuda::Matrix matrix(std::span<const ops::Matrix* const> parts) {
-    return ops::cuda::Matrix::upload(parts, pool_, stream_);
+    return ops::cuda::Matrix::upload(parts, ops::cuda::form_of(parts), pool_, stream_);
   }
-  ops::cuda::Matrix matrix(const ops::Matrix& only) {
-    const ops::Matrix* const part = &only;
-    return matrix(std::span(&part, 1));
+  ops::cuda::Matrix matrix(const ops::Matrix& only) { return matrix(Parts(only)); }
+  /// Rows are read from it.
+  ops::cuda::Matrix table(const ops::Matrix& only) {
+    return ops::cuda::Matrix::upload(Parts(only), ops::cuda::Form::kBf16, pool_, stream_);
   }
   /// Null for an empty one.
   const float* vector(const std::vector<float>& values) {
@@ -32,16 +70,13 @@ class Uploader {
     return buffer.as<const float>();
   }
   GpuLayer layer(const LayerWeights& w) {
-    std::vector<const ops::Matrix*> qkv{&w.q, &w.k};
-    if (w.v.outputs() > 0) qkv.push_back(&w.v);
-    GpuLayer out = around(w, qkv);
+    GpuLayer out = around(w);
     out.k_norm = vector(w.k_norm);
     out.scalar = w.scalar;
     return out;
   }
   GpuLayer layer(const AssistantLayer& w) {
-    const ops::Matrix* const q = &w.q;
-    GpuLayer out = around(w, std::span(&q, 1));
+    GpuLayer out = around(w);
     out.scalar = w.scalar[0];
     return out;
   }
@@ -49,11 +84,11 @@ class Uploader {
  private:
   /// What layers of a model and of an assistant have in common.
   template <class Layer>
-  GpuLayer around(const Layer& w, std::span<const ops::Matrix* const> qkv) {
+  GpuLayer around(const Layer& w) {
     GpuLayer out;
-    out.qkv = matrix(qkv);
+    out.qkv = matrix(qkv_of(w));
     out.o = matrix(w.o);
-    out.gate_up = matrix(std::array{&w.gate, &w.up});
+    out.gate_up = matrix(Parts(w.gate, w.up));
     out.down = matrix(w.down);
     out.attention_norm = vector(w.attention_norm);
     out.ffn_norm = vector(w.ffn_norm);
@@ -79,6 +114,24 @@ std::int64_t bytes_of(const std::vector<GpuLayer>& layers,
 
 }  // namespace
 
+std::int64_t gpu_bytes(const Weights& host) {
+  return Parts(host.embedding).bytes(true) + Parts(host.output).bytes() + layer_bytes(host.layers);
+}
+
+std::int64_t gpu_bytes(const AssistantWeights& host) {
+  return Parts(host.pre).bytes() + Parts(host.post).bytes() + Parts(host.head).bytes() +
+         layer_bytes(host.layers);
+}
+
+std::string forms_text(const std::vector<GpuLayer>& layers) {
+  bool four_bit = false;
+  for (const GpuLayer& w : layers) {
+    for (const ops::cuda::Matrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down})
+      four_bit = four_bit || matrix->form() == ops::cuda::Form::kFourBit;
+  }
+  return four_bit ? "4 bit and bf16" : "bf16";
+}
+
 std::int64_t GpuWeights::bytes() const {
   return embedding.bytes() + output.bytes() + bytes_of(layers, vectors);
 }
@@ -93,7 +146,7 @@ Result<GpuWeights> upload_weights(const Weights& host, const Config& config, cor
                                   const std::function<bool()>& cancelled) {
   GpuWeights out;
   Uploader uploader(pool, stream, out.vectors);
-  out.embedding = uploader.matrix(host.embedding);
+  out.embedding = uploader.table(host.embedding);
   if (host.output.outputs() > 0) out.output = uploader.matrix(host.output);
   out.output_norm = uploader.vector(host.output_norm);
   for (const std::vector<float>& frequencies : rope_frequencies(config, host.rope_factors))

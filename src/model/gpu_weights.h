@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The weights of a model or an assistant on a GPU: matrices in bf16, those over the same input side
-// by side, norms in f32. Private to this folder, CUDA builds only.
+// The weights of a model or an assistant on a GPU: matrices of 4 bits as the file has them, others
+// and tables of embeddings in bf16, those over the same input side by side, norms in f32. Private
+// to this folder, CUDA builds only.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "core/thread_pool.h"
@@ -40,6 +43,13 @@ struct GpuWeights {
   const ops::cuda::Matrix& head() const { return output.outputs() > 0 ? output : embedding; }
   std::int64_t bytes() const;
 };
+
+/// Bytes of the matrices there.
+std::int64_t gpu_bytes(const Weights& host);
+std::int64_t gpu_bytes(const AssistantWeights& host);
+
+/// "bf16", "4 bit and bf16".
+std::string forms_text(const std::vector<GpuLayer>& layers);
 
 /// Throws DeviceError. kCancelled between layers when `cancelled` (may be empty) says so;
 /// `progress` may be empty.

@@ -138,8 +138,6 @@ class LanguageModel {
   virtual const device::Stream* stream() const { return nullptr; }
 
   Config config_;
-
- private:
   Place place_;
 };
 

@@ -30,8 +30,8 @@ std::string Place::name() const {
 }
 
 std::string Place::text() const {
-  return fmt::format("{}, {}", name(),
-                     device == Device::kCuda ? "weights bf16" : core::isa_name(core::best_isa()));
+  if (device == Device::kCuda) return fmt::format("{}, weights {}", name(), weights);
+  return fmt::format("{}, {}", name(), core::isa_name(core::best_isa()));
 }
 
 std::int64_t Place::memory_bytes() const {

@@ -17,12 +17,14 @@ namespace segue::model {
 
 struct Place {
   Device device = Device::kCpu;
-  int threads = 1;       // CPU
-  device::GpuFacts gpu;  // GPU
+  int threads = 1;        // CPU
+  device::GpuFacts gpu;   // GPU
+  std::string weights{};  // GPU: the forms they have there, once they are loaded
 
   /// "AMD EPYC 9B14", "NVIDIA H200".
   std::string name() const;
-  /// "AMD EPYC 9B14, avx512", "NVIDIA H200, weights bf16".
+  /// "AMD EPYC 9B14, avx512", "NVIDIA H200, weights bf16",
+  /// "NVIDIA H200, weights 4 bit and bf16".
   std::string text() const;
   /// Memory that weights and caches share.
   std::int64_t memory_bytes() const;
@@ -51,7 +53,7 @@ attention::Shape attention_shape(const Place& place, const Config& config, int k
 attention::DeviceFacts device_facts(const Place& place, const attention::Shape& shape,
                                     const attention::Kernel* kernel);
 
-/// Bytes of the weights on a GPU: bf16, whatever the file has.
+/// Bytes of the matrices in bf16: on a GPU they take no more, whatever the file has.
 std::int64_t gpu_weight_bytes(const Config& config);
 
 }  // namespace segue::model

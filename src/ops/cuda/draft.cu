@@ -101,8 +101,8 @@ void draft_input(const DraftInput& args, const device::Stream& stream) {
   CHECK(args.rows < 65536);
   if (args.rows == 0) return;
   const int width = static_cast<int>(args.table->inputs());
-  const InputArguments arguments{args.table->data(), args.picks, args.hidden,
-                                 args.out,           args.scale, width};
+  const InputArguments arguments{
+      args.table->elements(), args.picks, args.hidden, args.out, args.scale, width};
   launch(draft_input_rows,
          dim3(blocks_for(std::int64_t{2} * width, kThreads), static_cast<unsigned>(args.rows)),
          stream, arguments);

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix: weights of linear layers on a GPU, in bf16 and in the order in which tensor cores take
-// them, so that every load of a product is 16 bytes a lane and 512 a warp, with nothing between.
-// Several layers over the same input may be one matrix, their outputs side by side.
+// Matrix: weights of linear layers on a GPU, in the order in which tensor cores take them, so that
+// every load of a product is 16 bytes a lane and 512 a warp, with nothing between. Several layers
+// over the same input may be one matrix, their outputs side by side.
 //
-// Order: [outputs / 16][inputs / 32][2][32 lanes][8]. Lane (g, t) = (lane / 4, lane % 4) of half h
-// holds inputs 8 t + 4 h .. 8 t + 4 h + 3 of outputs g and g + 8: with inputs in this order the
-// other operand, a row of activations, is read as it lies, 16 bytes a lane.
+// A lane is (g, t) = (lane / 4, lane % 4). Of half h of a block of 32 inputs it holds inputs
+// 8 t + 4 h .. 8 t + 4 h + 3 of outputs g and g + 8: with inputs in this order the other operand, a
+// row of activations, is read as it lies, 16 bytes a lane.
+//   kBf16     [outputs / 16][inputs / 32][2 halves][32 lanes][8]
+//   kFourBit  [outputs / 16][inputs / 64][32 lanes][2 blocks][2 halves] words of eight levels, 8
+//             added, then [outputs / 16][inputs / 64][8 g][2 blocks][outputs g, g + 8] scales.
+//             Place i of the eight in bf16's order is nibble i / 2 + i % 2 * 4 of the word.
 #pragma once
 
 #include <cstddef>
@@ -30,29 +34,43 @@ constexpr std::int64_t packed_index(std::int64_t blocks, std::int64_t output, st
   return ((tile * blocks + input / kInputBlock) * 2 + place % 8 / 4) * 256 + lane * 8 + element;
 }
 
+enum class Form : std::uint8_t {
+  kBf16,     // rounded once, whatever the file has
+  kFourBit,  // levels of -8 .. 7 and a 16-bit scale per 32 inputs: the file's own numbers
+};
+
+/// kFourBit where every part has that (Q4_0, W4_BF16; the same in all) and inputs are a multiple of
+/// 64.
+Form form_of(std::span<const ops::Matrix* const> parts);
+/// Bytes on the device.
+std::int64_t bytes_of(Form form, std::int64_t outputs, std::int64_t inputs);
+
 class Matrix {
  public:
   Matrix() = default;  // empty: outputs() == 0
 
-  /// Dequantises, rounds to bf16 and uploads. The parts have the same inputs, a multiple of 32; all
-  /// but the last a multiple of 16 outputs (CHECK). Returns when the copy is done.
-  static Matrix upload(std::span<const ops::Matrix* const> parts, core::ThreadPool& pool,
+  /// Uploads in a form that the parts have. They have the same inputs, a multiple of 32; all but
+  /// the last a multiple of 16 outputs (CHECK). Returns when the copy is done.
+  static Matrix upload(std::span<const ops::Matrix* const> parts, Form form, core::ThreadPool& pool,
                        const device::Stream& stream);
 
   std::int64_t outputs() const { return outputs_; }
   std::int64_t inputs() const { return inputs_; }
   std::int64_t bytes() const { return static_cast<std::int64_t>(data_.bytes()); }
-  const std::uint16_t* data() const { return data_.as<std::uint16_t>(); }
-
-  /// Bytes on the device of a matrix of that shape.
-  static std::int64_t bytes_of(std::int64_t outputs, std::int64_t inputs) {
-    return (outputs + kTileOutputs - 1) / kTileOutputs * kTileOutputs * inputs * 2;
-  }
+  Form form() const { return form_; }
+  const void* weights() const { return data_.as<>(); }
+  /// The elements of kBf16 (CHECK): what a table of embeddings is read from.
+  const std::uint16_t* elements() const;
+  /// Of kFourBit; null otherwise.
+  const void* scales() const;
+  bool bf16_scales() const { return bf16_scales_; }  // otherwise f16
 
  private:
   device::Buffer data_;
   std::int64_t outputs_ = 0;
   std::int64_t inputs_ = 0;
+  Form form_ = Form::kBf16;
+  bool bf16_scales_ = false;
 };
 
 /// y[row][output] = sum over inputs of w[output][input] * x[row][input], sums in f32. The bits of a

@@ -99,7 +99,56 @@ class CudaOps : public ::testing::Test {
       at += inputs * count;
     }
     for (const ops::Matrix& part : parts) places.push_back(&part);
-    return Matrix::upload(places, pool_, stream());
+    return Matrix::upload(places, Form::kBf16, pool_, stream());
+  }
+
+  struct Levels {
+    Matrix matrix;
+    std::vector<float> weights;  // [outputs, inputs]
+  };
+  /// Random levels and scales: Q4_0 or W4_BF16.
+  Levels upload_levels(core::DType dtype, std::int64_t inputs, std::vector<std::int64_t> outputs) {
+    std::mt19937_64 random(5);
+    std::normal_distribution<float> normal(0.0f, 0.02f);
+    Levels out;
+    std::vector<ops::Matrix> parts;
+    std::vector<const ops::Matrix*> places;
+    for (const std::int64_t count : outputs) {
+      std::vector<std::uint32_t> words(static_cast<std::size_t>(inputs * count / 8));
+      for (std::uint32_t& word : words) word = static_cast<std::uint32_t>(random());
+      std::vector<std::uint16_t> scales(static_cast<std::size_t>(inputs * count / 32));
+      const bool bf16 = dtype == core::DType::kW4_BF16;
+      for (std::uint16_t& scale : scales) {
+        const float value = normal(random);
+        scale = bf16 ? core::f32_to_bf16(value) : core::f32_to_f16(value);
+      }
+      core::TensorView word_view, scale_view;
+      word_view.dtype = core::DType::kI32;
+      word_view.dims = scale_view.dims = 2;
+      word_view.shape = {inputs / 8, count, 1, 1};
+      word_view.data = reinterpret_cast<const std::byte*>(words.data());
+      word_view.bytes = std::ssize(words) * 4;
+      scale_view.dtype = bf16 ? core::DType::kBF16 : core::DType::kF16;
+      scale_view.shape = {inputs / 32, count, 1, 1};
+      scale_view.data = reinterpret_cast<const std::byte*>(scales.data());
+      scale_view.bytes = std::ssize(scales) * 2;
+      parts.push_back(
+          ops::Matrix::prepare_packed(word_view, scale_view, core::best_isa(), memory_, pool_)
+              .value());
+      EXPECT_EQ(parts.back().dtype(), dtype);
+    }
+    std::vector<float> row(static_cast<std::size_t>(inputs));
+    for (const ops::Matrix& part : parts) {
+      places.push_back(&part);
+      for (std::int64_t output = 0; output < part.outputs(); ++output) {
+        part.dequantize_row(output, row.data());
+        out.weights.insert(out.weights.end(), row.begin(), row.end());
+      }
+    }
+    EXPECT_EQ(form_of(places), Form::kFourBit);
+    out.matrix = Matrix::upload(places, form_of(places), pool_, stream());
+    EXPECT_EQ(out.matrix.bytes(), bytes_of(Form::kFourBit, out.matrix.outputs(), inputs));
+    return out;
   }
   std::vector<float> multiply(const Matrix& w, const std::vector<std::uint16_t>& x,
                               std::int64_t rows, int width = 0) {
@@ -110,6 +159,8 @@ class CudaOps : public ::testing::Test {
     return out;
   }
 
+  void check_product(const Matrix& matrix, const std::vector<float>& w, const std::string& what);
+
   int multiprocessors_ = 0;
   std::optional<device::Stream> stream_;
   std::vector<device::Buffer> buffers_;
@@ -117,59 +168,82 @@ class CudaOps : public ::testing::Test {
   WeightMemory memory_;
 };
 
-TEST_F(CudaOps, ProductsAreWithinRoundingOfDoubleAndARowHasItsBitsAmongAnyOthers) {
-  struct Case {
-    std::int64_t inputs;
-    std::vector<std::int64_t> outputs;
+/// `w` has the weights of `matrix`: some outputs of some rows against double, and every row's bits
+/// among others and with every width of a block.
+void CudaOps::check_product(const Matrix& matrix, const std::vector<float>& w,
+                            const std::string& what) {
+  constexpr std::int64_t kRows = 300;
+  const std::int64_t inputs = matrix.inputs(), outputs = matrix.outputs();
+  const std::string shape = fmt::format("{} {} -> {}", what, inputs, outputs);
+  const std::vector<std::uint16_t> x = bf16_of(normals(inputs * kRows, 2));
+  const auto row_of = [&](std::int64_t row, std::int64_t count) {
+    return std::vector<std::uint16_t>(x.begin() + row * inputs, x.begin() + (row + count) * inputs);
   };
-  // One tile and less than one, runs without blocks, all block widths of a machine of 132
-  // multiprocessors, several parts.
-  for (const Case& c :
-       {Case{32, {16}}, Case{64, {7}}, Case{640, {1024, 256, 256}}, Case{2048, {641}},
-        Case{576, {1536, 1536}}, Case{96, {5000}}, Case{160, {17003}}}) {
+  const std::vector<float> all = multiply(matrix, x, kRows);
+  std::vector<double> expected, bounds;
+  std::vector<float> found;
+  for (const std::int64_t row : {0, 7, 131, 299}) {
+    for (std::int64_t output = 0; output<outputs; output += outputs> 4000 ? 37 : 1) {
+      double sum = 0, absolute = 0;
+      for (std::int64_t i = 0; i < inputs; ++i) {
+        const double term =
+            static_cast<double>(w[static_cast<std::size_t>(output * inputs + i)]) *
+            static_cast<double>(from_bf16(x[static_cast<std::size_t>(row * inputs + i)]));
+        sum += term;
+        absolute += std::fabs(term);
+      }
+      expected.push_back(sum);
+      bounds.push_back(core::summation_bound(inputs, absolute));
+      found.push_back(all[static_cast<std::size_t>(row * outputs + output)]);
+    }
+  }
+  const core::Verdict verdict = core::within_bounds(found, expected, bounds);
+  EXPECT_TRUE(verdict.ok) << shape << ": " << verdict.message;
+  for (const std::int64_t count : {1, 2, 5, 8, 9, 16, 17, 32, 33, 64, 65, 129}) {
+    const std::int64_t first = 150 - count / 2;
+    const std::vector<float> same(all.begin() + first * outputs,
+                                  all.begin() + (first + count) * outputs);
+    const std::array dims{count, outputs};
+    for (const int width : {0, 1, 2, 4}) {
+      if (width == 4 && count > 16) continue;
+      const core::Verdict equal =
+          core::exact(multiply(matrix, row_of(first, count), count, width), same, dims);
+      EXPECT_TRUE(equal.ok) << shape << ", " << count << " rows, width " << width << ": "
+                            << equal.message;
+    }
+  }
+}
+
+/// One tile and less than one, runs without blocks, all block widths of a machine of 132
+/// multiprocessors, several parts.
+struct ProductCase {
+  std::int64_t inputs;
+  std::vector<std::int64_t> outputs;
+};
+
+TEST_F(CudaOps, ProductsAreWithinRoundingOfDoubleAndARowHasItsBitsAmongAnyOthers) {
+  for (const ProductCase& c :
+       {ProductCase{32, {16}}, ProductCase{64, {7}}, ProductCase{640, {1024, 256, 256}},
+        ProductCase{2048, {641}}, ProductCase{576, {1536, 1536}}, ProductCase{96, {5000}},
+        ProductCase{160, {17003}}}) {
     std::int64_t outputs = 0;
     for (const std::int64_t count : c.outputs) outputs += count;
-    constexpr std::int64_t kRows = 300;
     const std::vector<std::uint16_t> w = bf16_of(normals(c.inputs * outputs, 1));
-    const std::vector<std::uint16_t> x = bf16_of(normals(c.inputs * kRows, 2));
     const Matrix matrix = upload(w, c.inputs, c.outputs);
-    const auto row_of = [&](std::int64_t row, std::int64_t count) {
-      return std::vector<std::uint16_t>(x.begin() + row * c.inputs,
-                                        x.begin() + (row + count) * c.inputs);
-    };
-    const std::vector<float> all = multiply(matrix, x, kRows);
-    const std::string shape = fmt::format("{} -> {}", c.inputs, outputs);
-    std::vector<double> expected, bounds;
-    std::vector<float> found;
-    for (const std::int64_t row : {0, 7, 131, 299}) {
-      for (std::int64_t output = 0; output<outputs; output += outputs> 4000 ? 37 : 1) {
-        double sum = 0, absolute = 0;
-        for (std::int64_t i = 0; i < c.inputs; ++i) {
-          const double term =
-              static_cast<double>(from_bf16(w[static_cast<std::size_t>(output * c.inputs + i)])) *
-              static_cast<double>(from_bf16(x[static_cast<std::size_t>(row * c.inputs + i)]));
-          sum += term;
-          absolute += std::fabs(term);
-        }
-        expected.push_back(sum);
-        bounds.push_back(core::summation_bound(c.inputs, absolute));
-        found.push_back(all[static_cast<std::size_t>(row * outputs + output)]);
-      }
-    }
-    const core::Verdict verdict = core::within_bounds(found, expected, bounds);
-    EXPECT_TRUE(verdict.ok) << shape << ": " << verdict.message;
-    for (const std::int64_t count : {1, 2, 5, 8, 9, 16, 17, 32, 33, 64, 129}) {
-      const std::int64_t first = 150 - count / 2;
-      const std::vector<float> same(all.begin() + first * outputs,
-                                    all.begin() + (first + count) * outputs);
-      const std::array dims{count, outputs};
-      for (const int width : {0, 1, 2, 4}) {
-        if (width == 4 && count > 16) continue;
-        const core::Verdict equal =
-            core::exact(multiply(matrix, row_of(first, count), count, width), same, dims);
-        EXPECT_TRUE(equal.ok) << shape << ", " << count << " rows, width " << width << ": "
-                              << equal.message;
-      }
+    std::vector<float> weights;
+    for (const std::uint16_t bits : w) weights.push_back(from_bf16(bits));
+    check_product(matrix, weights, "bf16");
+  }
+}
+
+TEST_F(CudaOps, ProductsOfFourBitWeightsAreToo) {
+  for (const core::DType dtype : {core::DType::kQ4_0, core::DType::kW4_BF16}) {
+    for (const ProductCase& c :
+         {ProductCase{64, {16}}, ProductCase{128, {7}}, ProductCase{640, {1024, 256, 256}},
+          ProductCase{2048, {641}}, ProductCase{576, {1536, 1536}}, ProductCase{192, {5000}},
+          ProductCase{64, {17003}}}) {
+      const Levels levels = upload_levels(dtype, c.inputs, c.outputs);
+      check_product(levels.matrix, levels.weights, std::string(core::dtype_info(dtype).name));
     }
   }
 }

@@ -1,348 +1,76 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products of bf16 weights and bf16 activations with f32 sums, on tensor cores
-// (mma.m16n8k16: 16 outputs by 8 rows).
-//
-// Bits: the inputs of a matrix are kRanges runs of blocks, a function of their number alone. An
-// output is r0 + r1 + .. + r7, added in this order in f32, where r_i is the chain of instructions
-// over the blocks of run i in ascending order, from zero. Both kernels below compute exactly this
-// for every row, so neither the rows beside a row nor the kernel that was chosen is in its bits.
-//
-// Few rows (decode, verify) move the weights, 2 bytes each, once: bound by memory. A block of eight
-// warps owns some tiles of outputs and one warp each run; weights go from memory to registers,
-// since every one is used by one warp alone. Many rows (prefill) are bound by arithmetic, 2
-// operations a weight and row: a block owns 128 outputs by 128 rows, and operands come from the
-// caches. A few too many rows (a batch's verify rows) go as several passes of few where outputs do
-// not fill the machine with such blocks.
-#include <cuda_runtime.h>
-
-#include <algorithm>
-#include <cstdint>
-
-#include "core/check.h"
-#include "device/cuda/overlap.cuh"
-#include "ops/cuda/matrix.h"
+// Products of bf16 weights, 2 bytes each: a lane's share of a block of a tile is the left operand
+// of two instructions as it lies.
+#include "ops/cuda/product.cuh"
 
 namespace segue::ops::cuda {
 namespace {
 
-constexpr int kRanges = 8;
-constexpr int kThreads = 256;
-constexpr int kTileRows = 8;
+struct Bf16 {
+  static constexpr int kBlocks = 1;
+  static constexpr int kGranule = 1;
+  static constexpr int kRegisters = 8;
+  static constexpr int kWideColumns = 8;
+  static constexpr double kWideInputUs = 0.017;
+  struct Loaded {
+    uint4 a[2];
+  };
+  struct Place {
+    unsigned at;  // 32 bits cover matrices of 64 GB
 
-struct Arguments {
-  const uint4* w;          // [tiles][blocks][2][32 lanes]
-  const std::uint16_t* x;  // [rows][32 * blocks]
-  float* y;                // [rows][outputs]
-  int rows, outputs, blocks, tiles;
-};
-
-/// Weights pass once: no copy of them is kept in the first-level cache.
-__device__ __forceinline__ uint4 load_once(const uint4* from) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
-  return v;
-}
-
-__device__ __forceinline__ void multiply_add(float (&c)[4], const uint4& a, unsigned b0,
-                                             unsigned b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
-}
-
-/// A warp's part of the output: kTiles tiles of 16 outputs by kColumns tiles of 8 rows.
-template <int kTiles, int kColumns>
-struct Patch {
-  float c[kTiles][kColumns][4];
-
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (int m = 0; m < kTiles; ++m)
-#pragma unroll
-      for (int n = 0; n < kColumns; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) c[m][n][i] = 0.0f;
-  }
-};
-
-/// Operands of one block of inputs.
-template <int kTiles, int kColumns>
-struct Operands {
-  uint4 a[kTiles][2];
-  uint4 b[kColumns];
-};
-
-/// Where a lane reads: tiles and rows past the end stand for the last one, whose products nobody
-/// stores twice.
-template <int kTiles, int kColumns>
-struct Sources {
-  const uint4* w;
-  const std::uint16_t* x;
-  unsigned a[kTiles];  // offsets into w and x: 32 bits cover matrices of 64 GB
-  unsigned b[kColumns];
-
-  __device__ __forceinline__ Sources(const Arguments& args, int tile, int row)
-      : w(args.w), x(args.x) {
-    const unsigned lane = threadIdx.x % 32;
-#pragma unroll
-    for (int m = 0; m < kTiles; ++m) {
-      const int at = min(tile + m, args.tiles - 1);
-      a[m] = static_cast<unsigned>(at) * static_cast<unsigned>(args.blocks) * 64 + lane;
+    __device__ __forceinline__ void set(const ProductArguments& args, int tile, unsigned lane) {
+      at = static_cast<unsigned>(tile) * static_cast<unsigned>(args.blocks) * 64 + lane;
     }
-#pragma unroll
-    for (int n = 0; n < kColumns; ++n) {
-      const int at = min(row + n * kTileRows + static_cast<int>(lane / 4), args.rows - 1);
-      b[n] = static_cast<unsigned>(at) * static_cast<unsigned>(args.blocks) * kInputBlock +
-             lane % 4 * 8;
-    }
-  }
-
-  template <bool kOnce>
-  __device__ __forceinline__ void load_weights(int block, Operands<kTiles, kColumns>& to) const {
-#pragma unroll
-    for (int m = 0; m < kTiles; ++m) {
+    template <bool kOnce>
+    __device__ __forceinline__ Loaded load(const ProductArguments& args, int step) const {
+      Loaded to;
 #pragma unroll
       for (unsigned h = 0; h < 2; ++h) {
-        const uint4* const from = w + (a[m] + static_cast<unsigned>(block) * 64 + h * 32);
-        to.a[m][h] = kOnce ? load_once(from) : __ldg(from);
+        const uint4* const from = args.w + (at + static_cast<unsigned>(step) * 64 + h * 32);
+        to.a[h] = kOnce ? load_once(from) : __ldg(from);
       }
+      return to;
     }
-  }
-  __device__ __forceinline__ void load_rows(int block, Operands<kTiles, kColumns>& to) const {
-#pragma unroll
-    for (int n = 0; n < kColumns; ++n) {
-      to.b[n] =
-          *reinterpret_cast<const uint4*>(x + (b[n] + static_cast<unsigned>(block) * kInputBlock));
-    }
-  }
+  };
 };
 
-/// The chain of one run of blocks, kDepth blocks of loads ahead of the arithmetic. kWaits: the rows
-/// come from the kernel before this one; weights are loaded before it ends.
-template <int kTiles, int kColumns, int kDepth, bool kOnce, bool kWaits>
-__device__ __forceinline__ void chain(const Sources<kTiles, kColumns>& from, int first, int last,
-                                      Patch<kTiles, kColumns>& sum) {
-  Operands<kTiles, kColumns> ahead[kDepth];
-  sum.clear();
-#pragma unroll
-  for (int d = 0; d < kDepth; ++d) {
-    if (first + d < last) from.template load_weights<kOnce>(first + d, ahead[d]);
-  }
-  if constexpr (kWaits) device::wait_for_previous_launch();
-#pragma unroll
-  for (int d = 0; d < kDepth; ++d) {
-    if (first + d < last) from.load_rows(first + d, ahead[d]);
-  }
-  for (int base = first; base < last; base += kDepth) {
-#pragma unroll
-    for (int d = 0; d < kDepth; ++d) {
-      if (base + d >= last) break;
-      const Operands<kTiles, kColumns>& now = ahead[d];
-#pragma unroll
-      for (int m = 0; m < kTiles; ++m) {
-#pragma unroll
-        for (int n = 0; n < kColumns; ++n) {
-          multiply_add(sum.c[m][n], now.a[m][0], now.b[n].x, now.b[n].y);
-          multiply_add(sum.c[m][n], now.a[m][1], now.b[n].z, now.b[n].w);
-        }
-      }
-      if (base + d + kDepth >= last) continue;
-      from.template load_weights<kOnce>(base + d + kDepth, ahead[d]);
-      from.load_rows(base + d + kDepth, ahead[d]);
-    }
-  }
-}
-
-__device__ __forceinline__ int range_begin(int blocks, int range) {
-  return static_cast<int>(static_cast<std::int64_t>(blocks) * range / kRanges);
-}
-
-/// Few rows: warp i of a block has run i; the runs meet in shared memory.
 template <int kTiles, int kColumns>
-__global__ void __launch_bounds__(kThreads) product_few(const __grid_constant__ Arguments args) {
-  constexpr int kOutputs = kTiles * kTileOutputs;
-  constexpr int kRows = kColumns * kTileRows;
-  constexpr int kRegisters = 64;  // of operands on their way
-  constexpr int kDepth =
-      kRegisters / (8 * kTiles + 4 * kColumns) < 2 ? 2 : kRegisters / (8 * kTiles + 4 * kColumns);
-  __shared__ float runs[kRanges][kRows][kOutputs + 1];
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int tile = static_cast<int>(blockIdx.x) * kTiles;
-  const Sources<kTiles, kColumns> from(args, tile, 0);
-  Patch<kTiles, kColumns> sum;
-  chain<kTiles, kColumns, kDepth, true, true>(from, range_begin(args.blocks, warp),
-                                              range_begin(args.blocks, warp + 1), sum);
-  // Not sooner: blocks of the next kernel would crowd on the multiprocessors that end first.
-  device::allow_next_launch();
+__device__ __forceinline__ void multiply(const ProductArguments& /*args*/,
+                                         const Operands<Bf16, kTiles, kColumns>& now,
+                                         Patch<kTiles, kColumns>& sum) {
 #pragma unroll
   for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
     for (int n = 0; n < kColumns; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int output = m * kTileOutputs + lane / 4 + i / 2 * 8;
-        runs[warp][n * kTileRows + lane % 4 * 2 + i % 2][output] = sum.c[m][n][i];
-      }
+      multiply_add(sum.c[m][n], now.w[m].a[0], now.x[0][n].x, now.x[0][n].y);
+      multiply_add(sum.c[m][n], now.w[m].a[1], now.x[0][n].z, now.x[0][n].w);
     }
   }
-  __syncthreads();
-  const int first = tile * kTileOutputs;
-  for (int at = static_cast<int>(threadIdx.x); at < kOutputs * kRows; at += kThreads) {
-    const int row = at / kOutputs, output = at % kOutputs;
-    if (row >= args.rows || first + output >= args.outputs) continue;
-    float total = runs[0][row][output];
-#pragma unroll
-    for (int run = 1; run < kRanges; ++run) total += runs[run][row][output];
-    args.y[static_cast<std::int64_t>(row) * args.outputs + first + output] = total;
-  }
-}
-
-constexpr int kWideTiles = 2, kWideColumns = 8;          // of a warp
-constexpr int kWideWarpsAcross = 4, kWideWarpsDown = 2;  // outputs by rows
-constexpr int kWideOutputs = kWideWarpsAcross * kWideTiles * kTileOutputs;
-constexpr int kWideRows = kWideWarpsDown * kWideColumns * kTileRows;
-
-/// Many rows: every warp walks all runs, one after the other.
-__global__ void __launch_bounds__(kThreads, 1)
-    product_many(const __grid_constant__ Arguments args) {
-  device::wait_for_previous_launch();
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int tile =
-      (static_cast<int>(blockIdx.y) * kWideWarpsAcross + warp % kWideWarpsAcross) * kWideTiles;
-  const int row = (static_cast<int>(blockIdx.x) * kWideWarpsDown + warp / kWideWarpsAcross) *
-                  kWideColumns * kTileRows;
-  if (tile >= args.tiles || row >= args.rows) return;
-  const Sources<kWideTiles, kWideColumns> from(args, tile, row);
-  Patch<kWideTiles, kWideColumns> total, sum;
-  for (int run = 0; run < kRanges; ++run) {
-    chain<kWideTiles, kWideColumns, 2, false, false>(from, range_begin(args.blocks, run),
-                                                     range_begin(args.blocks, run + 1), sum);
-#pragma unroll
-    for (int m = 0; m < kWideTiles; ++m)
-#pragma unroll
-      for (int n = 0; n < kWideColumns; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          total.c[m][n][i] = run == 0 ? sum.c[m][n][i] : total.c[m][n][i] + sum.c[m][n][i];
-  }
-#pragma unroll
-  for (int m = 0; m < kWideTiles; ++m) {
-#pragma unroll
-    for (int n = 0; n < kWideColumns; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int output = (tile + m) * kTileOutputs + lane / 4 + i / 2 * 8;
-        const int at = row + n * kTileRows + lane % 4 * 2 + i % 2;
-        if (output < args.outputs && at < args.rows)
-          args.y[static_cast<std::int64_t>(at) * args.outputs + output] = total.c[m][n][i];
-      }
-    }
-  }
-}
-
-/// What a launch needs besides its arguments.
-struct Launch {
-  int multiprocessors;
-  int width;      // forced, or 0
-  bool overlaps;  // the kernel may start before the one before it ends
-  cudaStream_t stream;
-};
-
-template <int kTiles, int kColumns>
-void launch_few(const Arguments& args, const Launch& launch) {
-  const auto blocks = static_cast<unsigned>((args.tiles + kTiles - 1) / kTiles);
-  device::enqueue(product_few<kTiles, kColumns>, dim3(blocks), {kThreads, 0, launch.overlaps},
-                  launch.stream, args);
-}
-
-/// The part of the time of all multiprocessors that blocks of so many tiles use.
-double balance(int tiles, int width, int multiprocessors) {
-  const int blocks = (tiles + width - 1) / width;
-  const int rounds = (blocks + multiprocessors - 1) / multiprocessors;
-  return static_cast<double>(tiles) / (static_cast<double>(rounds) * multiprocessors * width);
-}
-
-/// The widest blocks that are not much worse balanced than the narrowest: a block reads all rows
-/// from the second-level cache.
-template <int kColumns>
-void choose_few(const Arguments& args, const Launch& launch) {
-  constexpr double kWorse = 0.9;
-  constexpr int kWidest = kColumns <= 2 ? 4 : 2;
-  int width = launch.width;
-  if (width == 0) {
-    const double narrow = balance(args.tiles, 1, launch.multiprocessors);
-    for (width = kWidest; width > 1; width /= 2) {
-      if (balance(args.tiles, width, launch.multiprocessors) >= kWorse * narrow) break;
-    }
-  }
-  if constexpr (kWidest == 4) {
-    if (width == 4) return launch_few<4, kColumns>(args, launch);
-  }
-  width == 1 ? launch_few<1, kColumns>(args, launch) : launch_few<2, kColumns>(args, launch);
-}
-
-constexpr int kFewRows = 32;
-
-void launch_few_rows(const Arguments& args, const Launch& launch) {
-  if (args.rows <= kTileRows) return choose_few<1>(args, launch);
-  if (args.rows <= 2 * kTileRows) return choose_few<2>(args, launch);
-  choose_few<4>(args, launch);
-}
-
-dim3 wide_grid(const Arguments& args) {
-  return dim3(static_cast<unsigned>((args.rows + kWideRows - 1) / kWideRows),
-              static_cast<unsigned>((args.outputs + kWideOutputs - 1) / kWideOutputs));
-}
-
-/// Are passes of few rows, each of which reads all weights, faster than wide blocks, each of which
-/// walks all inputs while multiprocessors without one idle? By what either took on an H200
-/// (2026-11).
-bool in_passes(const Arguments& args, int multiprocessors) {
-  constexpr double kLaunchUs = 3;
-  constexpr double kWeightUs = 0.6e-6;  // of a pass
-  constexpr double kInputUs = 0.017;    // of a wide block
-  const dim3 grid = wide_grid(args);
-  const auto blocks = static_cast<std::int64_t>(grid.x) * grid.y;
-  const auto rounds = static_cast<double>((blocks + multiprocessors - 1) / multiprocessors);
-  const int passes = (args.rows + kFewRows - 1) / kFewRows;
-  const double inputs = static_cast<double>(args.blocks) * kInputBlock;
-  return passes * (kLaunchUs + kWeightUs * inputs * args.outputs) <
-         rounds * (kLaunchUs + kInputUs * inputs);
 }
 
 }  // namespace
 
+void product_bf16(const ProductArguments& args, const ProductLaunch& launch) {
+  launch_product<Bf16, Bf16>(args, launch);
+}
+
 void product(const Product& call, int multiprocessors, const device::Stream& stream) {
   if (call.rows == 0) return;
   const Matrix& w = *call.w;
-  Arguments args{};
-  args.w = reinterpret_cast<const uint4*>(w.data());
+  ProductArguments args{};
+  args.w = static_cast<const uint4*>(w.weights());
+  args.scales = static_cast<const uint2*>(w.scales());
   args.x = call.x;
   args.y = call.y;
   args.rows = static_cast<int>(call.rows);
   args.outputs = static_cast<int>(w.outputs());
   args.blocks = static_cast<int>(w.inputs() / kInputBlock);
   args.tiles = (args.outputs + kTileOutputs - 1) / kTileOutputs;
+  args.bf16_scales = w.bf16_scales();
   static const bool overlap = device::launches_overlap();
-  const Launch launch{multiprocessors, call.width, overlap && call.early,
-                      device::cuda_stream(stream)};
-  if (args.rows <= kFewRows) return launch_few_rows(args, launch);
-  if (in_passes(args, multiprocessors)) {
-    for (std::int64_t first = 0; first < call.rows; first += kFewRows) {
-      args.x = call.x + first * w.inputs();
-      args.y = call.y + first * w.outputs();
-      args.rows = static_cast<int>(std::min<std::int64_t>(kFewRows, call.rows - first));
-      launch_few_rows(args, launch);
-    }
-    return;
-  }
-  const dim3 grid = wide_grid(args);
-  CHECK(grid.y < 65536);
-  device::enqueue(product_many, grid, {kThreads, 0, launch.overlaps}, launch.stream, args);
+  const ProductLaunch launch{multiprocessors, call.width, overlap && call.early,
+                             device::cuda_stream(stream)};
+  w.form() == Form::kBf16 ? product_bf16(args, launch) : product_four_bit(args, launch);
 }
 
 }  // namespace segue::ops::cuda

@@ -270,7 +270,7 @@ unsigned blocks_for(std::int64_t count) {
 
 void embed(const Embed& args, const device::Stream& stream) {
   if (args.rows == 0) return;
-  launch(embed_row, static_cast<unsigned>(args.rows), kThreads, stream, args.table->data(),
+  launch(embed_row, static_cast<unsigned>(args.rows), kThreads, stream, args.table->elements(),
          args.tokens, static_cast<int>(args.table->inputs()), args.scale, args.x);
 }
 

@@ -23,6 +23,7 @@ constexpr int kCalls = 12;
 struct Shape {
   const char* name;
   std::int64_t outputs, inputs;
+  Form form = Form::kBf16;
 };
 constexpr Shape kShapes[] = {{"gemma-4-31b q, k, v (sliding)", 16384, 5376},
                              {"gemma-4-31b attention out", 5376, 8192},
@@ -30,7 +31,11 @@ constexpr Shape kShapes[] = {{"gemma-4-31b q, k, v (sliding)", 16384, 5376},
                              {"gemma-4-31b down", 5376, 21504},
                              {"gemma-4-31b head", 262144, 5376},
                              {"gemma-3-270m gate, up", 4096, 640},
-                             {"gemma-3-270m head", 262144, 640}};
+                             {"gemma-3-270m head", 262144, 640},
+                             {"4 bit: q, k, v (sliding)", 16384, 5376, Form::kFourBit},
+                             {"4 bit: attention out", 5376, 8192, Form::kFourBit},
+                             {"4 bit: gate, up", 43008, 5376, Form::kFourBit},
+                             {"4 bit: down", 5376, 21504, Form::kFourBit}};
 
 double median(std::vector<double> values) {
   std::ranges::sort(values);
@@ -52,15 +57,34 @@ double time_us(const device::Stream& stream, int calls, Function&& fn) {
   return median(std::move(rounds));
 }
 
-Matrix random_matrix(const Shape& shape, core::ThreadPool& pool, const device::Stream& stream) {
+/// Q4_0: a scale of 2^-7, then 32 levels.
+std::vector<std::uint16_t> random_blocks(const Shape& shape) {
+  constexpr std::size_t kWords = 9;
+  std::vector<std::uint16_t> blocks(
+      static_cast<std::size_t>(shape.outputs * shape.inputs / kInputBlock) * kWords);
+  std::uint64_t state = 1;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    blocks[i] = i % kWords == 0 ? 0x2000 : static_cast<std::uint16_t>(state >> 48);
+  }
+  return blocks;
+}
+
+std::vector<std::uint16_t> random_bf16(const Shape& shape) {
   std::vector<std::uint16_t> bits(static_cast<std::size_t>(shape.outputs * shape.inputs));
   std::uint64_t state = 1;
   for (std::uint16_t& value : bits) {
     state = state * 6364136223846793005ull + 1442695040888963407ull;
     value = static_cast<std::uint16_t>(0x3c00u | (state >> 57) | (state >> 63 << 15));
   }
+  return bits;
+}
+
+Matrix random_matrix(const Shape& shape, core::ThreadPool& pool, const device::Stream& stream) {
+  const bool levels = shape.form == Form::kFourBit;
+  const std::vector<std::uint16_t> bits = levels ? random_blocks(shape) : random_bf16(shape);
   core::TensorView view;
-  view.dtype = core::DType::kBF16;
+  view.dtype = levels ? core::DType::kQ4_0 : core::DType::kBF16;
   view.dims = 2;
   view.shape = {shape.inputs, shape.outputs, 1, 1};
   view.data = reinterpret_cast<const std::byte*>(bits.data());
@@ -68,7 +92,7 @@ Matrix random_matrix(const Shape& shape, core::ThreadPool& pool, const device::S
   WeightMemory memory;
   const ops::Matrix host = ops::Matrix::prepare(view, core::best_isa(), memory, pool).value();
   const ops::Matrix* const part = &host;
-  return Matrix::upload(std::span(&part, 1), pool, stream);
+  return Matrix::upload(std::span(&part, 1), shape.form, pool, stream);
 }
 
 core::Json measure(const Shape& shape, const std::vector<Matrix>& copies, std::int64_t rows,
