@@ -72,16 +72,17 @@ DeviceFacts gpu_device(const device::GpuFacts& gpu, const Shape& shape, const Ke
   facts.unit_granule = wide && !pairs ? 32 : 64;  // the kernels' tile of keys
   facts.min_unit = shape.window > 0 || shape.kv_heads < 4 ? facts.unit_granule : 64;
   facts.unit_steps = 8;
-  facts.target_units = pairs ? 16 : 32;
+  // Two blocks of head_dim 128 on a multiprocessor read no faster than one with deeper rings.
+  facts.target_units = pairs || (shape.head_dim == 128 && !sm80) ? 16 : 32;
   // A window of 1024 in units of 160 at 16 kv heads: at most 8 of them whatever it is aligned to,
   // so that no row count makes more items than there are multiprocessors.
   facts.window_units = 6;
   facts.target_items = pairs ? 64 : shape.window > 0 ? 96 : 128;
-  // Up to 4K keys a unit is 1/16 of them: a batch folds half as often, and a lone sequence writes
-  // half the partials.
+  // Up to 4K keys (32K of head_dim 64) a unit is 1/16 of them: a batch folds half as often, and a
+  // lone sequence writes half the partials.
   // Where a whole tile of keys takes longest, up to 3K: a lone sequence of 4K pays 5 % for what a
   // batch gains 10 to 15 % from (2026-11).
-  facts.coarse_keys = shape.head_dim > 256 ? 3072 : 4096;
+  facts.coarse_keys = shape.head_dim > 256 ? 3072 : shape.head_dim == 64 && !sm80 ? 32768 : 4096;
   facts.prefill_unit = 1024;
   facts.reading_rows = 64;
   // A start is 3 us in which a multiprocessor could read 50 keys of head_dim 512, and two of them

@@ -10,10 +10,17 @@
 namespace segue::attention {
 namespace {
 
-constexpr double kEvenEnough = 1.02;  // makespan over the ideal at which no candidate is looked at
-constexpr double kAloneGain = 0.9;    // of an even share, by a workgroup alone where several fit
+constexpr double kEvenEnough = 1.02;   // makespan over the ideal at which no candidate is looked at
+constexpr double kAloneGain = 0.9;     // of an even share, by a workgroup alone where several fit
+constexpr double kFedAloneGain = 1.1;  // the same with deeper rings and a warp each for K and V
 constexpr int kLittle = 8;  // up to 1/8 of a unit's keys are too few for a segment of their own
 constexpr int kFinest = 4;  // segments per workgroup at most, when one tile is the whole step
+
+/// A workgroup alone on a multiprocessor is the faster way to read it.
+bool alone_is_fed(const Shape& shape, const DeviceFacts& device) {
+  return device.family == GpuFamily::kSm90 && shape.layout == kv::Layout::kSwizzled8 &&
+         shape.head_dim == 128;
+}
 
 struct TileCost {
   int units = 0;     // without a last one of a few keys
@@ -26,11 +33,15 @@ struct TileCost {
     units = tile.unit_last - tile.unit_first;
     // Just past a power of two the last unit has a few keys. A GPU makes no segment for them if
     // that would be one item more than it runs at once, which takes a round of its own: the last
-    // one takes them along (cut() in plan.cc rounds down).
+    // one takes them along (cut() in plan.cc rounds down). Where a workgroup is better alone,
+    // one item more than there are multiprocessors is such a one too.
     const std::int64_t last =
         tile.position + tile.rows - std::int64_t{tile.unit} * (tile.unit_last - 1);
     const bool little = last <= std::min<std::int64_t>(kUnitSlack, tile.unit / kLittle);
-    if (device.kind == DeviceKind::kCuda && little && shape.kv_heads * units > device.workgroups)
+    const int items = shape.kv_heads * units;
+    const int alone = alone_is_fed(shape, device) ? device.workgroups / device.residents : items;
+    if (device.kind == DeviceKind::kCuda && little &&
+        (items > device.workgroups || (items > alone && items - shape.kv_heads <= alone)))
       units = std::max(units - 1, 1);
     const double key = std::max<double>(device.reading_rows, rows);
     unit = tile.unit * key;
@@ -62,11 +73,12 @@ struct Estimate {
     items += static_cast<double>(kv_heads) * segments;
   }
 
-  double makespan(const DeviceFacts& device) const {
+  double makespan(const Shape& shape, const DeviceFacts& device) const {
+    const double gain = alone_is_fed(shape, device) ? kFedAloneGain : kAloneGain;
     const double workgroups = device.workgroups;
     // A workgroup alone where several fit has their bandwidth.
     const bool alone = items <= workgroups / device.residents;
-    double time = alone ? largest / std::max(kAloneGain * device.residents, 1.0) : largest;
+    double time = alone ? largest / std::max(gain * device.residents, 1.0) : largest;
     if (items > workgroups) {
       const double rounds =
           static_cast<double>(static_cast<std::int64_t>((items + workgroups - 1) / workgroups));
@@ -92,7 +104,7 @@ int choose_segments(const Shape& shape, const DeviceFacts& device, std::span<con
     whole.add(cost, 1, shape.kv_heads);
     work += shape.kv_heads * cost.units * cost.unit;
   }
-  double best = whole.makespan(device);
+  double best = whole.makespan(shape, device);
   if (best * device.workgroups <= kEvenEnough * work) return 1;
   double target = std::numeric_limits<double>::infinity();
   int chosen = 1;
@@ -104,7 +116,7 @@ int choose_segments(const Shape& shape, const DeviceFacts& device, std::span<con
       const TileCost cost(shape, device, tile);
       estimate.add(cost, cost.segments(candidate), shape.kv_heads);
     }
-    if (const double makespan = estimate.makespan(device); makespan < best) {
+    if (const double makespan = estimate.makespan(shape, device); makespan < best) {
       best = makespan;
       target = candidate;
       chosen = finer;

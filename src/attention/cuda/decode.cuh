@@ -31,11 +31,10 @@ namespace segue::attention::cuda {
 
 /// How a block uses its multiprocessor. Bits do not depend on it.
 enum class Variant {
-  kSpread,   // 64 rows; two or three blocks on a multiprocessor up to head_dim 256
+  kSpread,   // 64 rows; two or three blocks on a multiprocessor
   kFolding,  // as kSpread, but finished units wait in registers: for items of several units
-  kLone,     // 64 rows; alone on a multiprocessor, with a warp of its own that feeds the rings
-  kWide,     // 128 rows; alone on a multiprocessor; up to head_dim 128 a third warpgroup, which
-             // gives its registers away, feeds the rings
+  kLone,     // 64 rows; alone on a multiprocessor, with warps of their own that feed the rings
+  kWide,     // 128 rows; alone on a multiprocessor
 };
 
 /// The compile-time facts of one kernel. Natural: pages come through tensor maps, as those of
@@ -49,22 +48,35 @@ struct Tile {
   static constexpr int kRowGroups = kVariant == Variant::kWide ? 2 : 1;
   static constexpr int kClusterBlocks = 1;
   static constexpr int kBlockDims = HeadDim;
+  // A warpgroup more than the rows need feeds the rings and gives its registers away.
   static constexpr bool kFeedingGroup =
-      kVariant == Variant::kWide && HeadDim <= 128;  // a third warpgroup feeds the rings
-  static constexpr int kFeederThreads = kFeedingGroup ? 128 : kVariant == Variant::kLone ? 32 : 0;
+      HeadDim == 128 ? kVariant != Variant::kLone : HeadDim == 64 && kVariant == Variant::kWide;
+  // K and V have a feeding warp each, or one warp feeds both.
+  static constexpr bool kTwoFeeders =
+      kFeedingGroup || (kVariant == Variant::kLone && HeadDim <= 128);
+  static constexpr int kFeederThreads = kFeedingGroup                ? 128
+                                        : kVariant != Variant::kLone ? 0
+                                        : kTwoFeeders                ? 64
+                                                                     : 32;
   static constexpr bool kFeeder = kFeederThreads > 0;
   static constexpr int kThreads = 128 * kRowGroups;  // that compute
   static constexpr int kBlockThreads = kThreads + kFeederThreads;
   static constexpr int kKeys = HeadDim == 256 ? 32 : 64;  // of one tile
   static constexpr int kLineBytes = HeadDim * 2;          // of a token in a slot
   static constexpr int kSlotBytes = kKeys * kLineBytes;
-  static constexpr int kBlocks = kRowGroups > 1 || kFeeder ? 1
-                                 : HeadDim == 64           ? 3
-                                                           : 2;  // resident on a multiprocessor
+  static constexpr int kBlocks = kRowGroups > 1 || kVariant == Variant::kLone ? 1
+                                 : HeadDim == 64                              ? 3
+                                                 : 2;  // resident on a multiprocessor
   static constexpr bool kDeep = kBlocks == 1;
   static constexpr int kKSlots = kDeep ? 6 : 3;
   static constexpr int kVSlots = kDeep ? 6 : HeadDim == 256 ? 4 : 3;
-  static constexpr int kPageEntries = kKeys == 32 ? 64 : 128;
+  static constexpr int kAhead = 2;  // tiles of K or V that its own warp has under way
+  // Up to here one warp feeds both all the same: K of the first tiles lands before V.
+  static constexpr int kFewTiles = HeadDim == 128 && kBlocks == 1 ? 8 : 0;
+  // Page tables come in chunks of eight tiles of the smallest page. Two are enough where one warp
+  // reads ahead; the two of a feeder may be as far apart as the rings are deep.
+  static constexpr int kPageChunk = kKeys;
+  static constexpr int kPageEntries = (kFeeder ? 4 : 2) * kPageChunk;
 
   static constexpr int kVOffset = kKSlots * kSlotBytes;
   // Where a finished unit waits to be folded: in registers, or in memory, from where it comes back
@@ -83,7 +95,8 @@ struct Tile {
   static constexpr int kBarriers =
       kFeeder ? 2 * kSlots : kSlots;  // filled; with a feeder also passed by all warps
   static constexpr int kUsedBytes = kBarrierOffset + kBarriers * 8;
-  static constexpr int kSharedBytes = kFeeder && kUsedBytes < 116 * 1024 ? 116 * 1024 : kUsedBytes;
+  static constexpr int kSharedBytes =
+      kBlocks == 1 && kUsedBytes < 116 * 1024 ? 116 * 1024 : kUsedBytes;
 
   static_assert(HeadDim == 64 || HeadDim == 128 || HeadDim == 256);
   static_assert(kVariant != Variant::kFolding || kFoldInRegisters);
@@ -103,7 +116,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   constexpr int kVSlots = TileType::kVSlots;
   constexpr int kPageMask = TileType::kPageEntries - 1;
   constexpr int kLanded = TileType::kLanded;
-  constexpr int kChunk = TileType::kPageEntries / 2;
+  constexpr int kChunk = TileType::kPageChunk;
   constexpr int kGroupBytes = 8 * TileType::kLineBytes;  // eight tokens of the block's dims
 
   extern __shared__ __align__(1024) std::byte shared[];
@@ -159,7 +172,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   const auto chunk_of = [&](int tile) { return page_of(tile * kKeys) / kChunk; };
   {
     const int entry = chunk_of(first_tile) * kChunk + static_cast<int>(threadIdx.x);
-    if (threadIdx.x < TileType::kPageEntries && entry < item.table_count &&
+    if (threadIdx.x < 2 * kChunk && entry < item.table_count &&
         entry <= page_of(item.key_end - 1)) {
       page_ids[entry & kPageMask] = args.tables[item.table + entry];
     }
@@ -167,38 +180,55 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   if (!args.early) wait_for_previous_launch();
   __syncthreads();
 
-  // One warp copies a tile of K or V, a lane a piece.
-  const auto fetch = [&](bool is_v, int tile, int place) {
-    const int copier = lane_again();
-    const int first = copier * args.piece;
+  // One warp copies a tile of K or V, a lane a piece: where it lies, which can be found out before
+  // the slot is free, then the copy.
+  struct Piece {
+    std::uint32_t votes;  // lanes that have one
+    int page;
+    int token;  // of the page
+  };
+  const auto find_piece = [&](int tile) {
+    const int first = lane_again() * args.piece;
     const int key = tile * kKeys + first;
     const bool valid =
         first < kKeys && tile < tile_end && key < item.key_end && key + args.piece > item.key_begin;
-    const std::uint32_t votes = __ballot_sync(~0u, valid);
+    Piece piece{__ballot_sync(~0u, valid), 0, 0};
+    if (valid) {
+      const int ordinal = page_of(key);
+      const int page = page_ids[ordinal & kPageMask];
+      piece.page = static_cast<unsigned>(page) < static_cast<unsigned>(args.pages) ? page : 0;
+      piece.token = key - ordinal * args.page_size;
+    }
+    return piece;
+  };
+  const auto copy_piece = [&](bool is_v, const Piece& piece, int place) {
+    const int copier = lane_again();
     const int slot = is_v ? kKSlots + place : place;
     const std::uint32_t barrier = barriers + 8 * slot;
     const std::uint32_t bytes = static_cast<std::uint32_t>(args.piece * TileType::kLineBytes);
     const std::uint64_t policy = item.reread ? policy_evict_normal() : policy_evict_first();
-    if (copier == 0 && votes != 0)
-      barrier_expect(barrier, static_cast<std::uint32_t>(__popc(votes)) * bytes);
+    if (copier == 0 && piece.votes != 0)
+      barrier_expect(barrier, static_cast<std::uint32_t>(__popc(piece.votes)) * bytes);
     __syncwarp();
-    if (valid) {
-      const int ordinal = page_of(key);
-      int page = page_ids[ordinal & kPageMask];
-      page = static_cast<unsigned>(page) < static_cast<unsigned>(args.pages) ? page : 0;
-      const int token = key - ordinal * args.page_size;
-      const std::uint32_t target = base + slot * kSlotBytes + first * TileType::kLineBytes;
+    if (piece.votes >> copier & 1) {
+      const std::uint32_t target =
+          base + slot * kSlotBytes + copier * args.piece * TileType::kLineBytes;
       if constexpr (TileType::kNatural) {
-        tensor_copy(target, is_v ? &maps.v : &maps.k, item.kv_head * args.head_lines,
-                    page * args.page_groups + item.kv_head * args.head_groups + token / 8, barrier,
-                    policy);
+        tensor_copy(
+            target, is_v ? &maps.v : &maps.k, item.kv_head * args.head_lines,
+            piece.page * args.page_groups + item.kv_head * args.head_groups + piece.token / 8,
+            barrier, policy);
       } else {
-        const std::byte* source = (is_v ? args.v : args.k) + page * args.page_stride +
-                                  item.kv_head * args.head_stride + token * TileType::kLineBytes;
+        const std::byte* source = (is_v ? args.v : args.k) + piece.page * args.page_stride +
+                                  item.kv_head * args.head_stride +
+                                  piece.token * TileType::kLineBytes;
         bulk_copy(target, source, bytes, barrier, policy);
       }
     }
     __syncwarp();
+  };
+  const auto fetch = [&](bool is_v, int tile, int place) {
+    copy_piece(is_v, find_piece(tile), place);
   };
   const auto next_pages = [&](int tile) {
     const int chunk = chunk_of(tile);
@@ -215,24 +245,57 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   if constexpr (TileType::kFeeder) {
     if (warp >= TileType::kThreads / 32) {
       if constexpr (TileType::kFeedingGroup) give_registers<24>();
-      for (int tile = first_tile; warp == TileType::kThreads / 32 && tile < tile_end; ++tile) {
-        const int n = tile - first_tile;
-        copy_words_wait();
-        __syncwarp();
-        next_pages(tile);
-        if (n >= kKSlots)
-          barrier_wait(barriers + 8 * (TileType::kSlots + n % kKSlots), (n / kKSlots - 1) & 1);
-        fetch(false, tile, n % kKSlots);
-        if (n >= kVSlots)
-          barrier_wait(barriers + 8 * (TileType::kSlots + kKSlots + n % kVSlots),
-                       (n / kVSlots - 1) & 1);
-        fetch(true, tile, n % kVSlots);
+      const int feeder = warp - TileType::kThreads / 32;
+      const std::uint32_t passed_barriers = barriers + 8 * TileType::kSlots;
+      const auto feed_both = [&] {
+        for (int tile = first_tile; tile < tile_end; ++tile) {
+          const int n = tile - first_tile;
+          copy_words_wait();
+          __syncwarp();
+          next_pages(tile);
+          if (n >= kKSlots)
+            barrier_wait(passed_barriers + 8 * (n % kKSlots), (n / kKSlots - 1) & 1);
+          fetch(false, tile, n % kKSlots);
+          if (n >= kVSlots)
+            barrier_wait(passed_barriers + 8 * (kKSlots + n % kVSlots), (n / kVSlots - 1) & 1);
+          fetch(true, tile, n % kVSlots);
+        }
+      };
+      // One warp takes longer for K and V of a tile than the products do: they have one each, and
+      // that of K fetches page tables. No more than kAhead tiles of either are under way at a time,
+      // which is enough to keep the memory busy: with more, the first tiles of all blocks would
+      // land together with the last.
+      const auto feed = [&](bool is_v, auto place, std::uint32_t passed) {
+        auto landed = place;
+        const std::uint32_t filled = barriers + (is_v ? 8 * kKSlots : 0);
+        for (int tile = first_tile; tile < tile_end; ++tile, place.next()) {
+          if (!is_v) {
+            copy_words_wait();
+            __syncwarp();
+            next_pages(tile);
+          }
+          const Piece piece = find_piece(tile);
+          if (tile - first_tile >= (is_v ? kVSlots : kKSlots))
+            barrier_wait(passed + 8 * place.slot, place.parity ^ 1);
+          if (tile - first_tile >= TileType::kAhead) {
+            barrier_wait(filled + 8 * landed.slot, landed.parity);
+            landed.next();
+          }
+          copy_piece(is_v, piece, place.slot);
+        }
+      };
+      if (!TileType::kTwoFeeders || tile_end - first_tile <= TileType::kFewTiles) {
+        if (feeder == 0) feed_both();
+      } else if (feeder == 0) {
+        feed(false, RingPlace<kKSlots>{}, passed_barriers);
+      } else if (feeder == 1) {
+        feed(true, RingPlace<kVSlots>{}, passed_barriers + 8 * kKSlots);
       }
       if (args.early) wait_for_previous_launch();
       return;
     }
     if constexpr (TileType::kFeedingGroup) {
-      take_registers<240>();
+      take_registers<TileType::kBlocks == 2 ? 232 : 240>();
       if (warp >= active_warps) return;
     }
   } else {
@@ -304,8 +367,9 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   RingPlace<kKSlots> k_place;
   RingPlace<kVSlots> v_place;
   const auto issue_scores = [&] {
-    const int slot = k_place.slot;
-    barrier_wait(barriers + 8 * slot, k_place.parity);
+    // Uniform, as descriptors must be: else each goes from vector to uniform registers.
+    const int slot = __shfl_sync(~0u, k_place.slot, 0);
+    barrier_wait(barriers + 8 * k_place.slot, k_place.parity);
     const std::uint64_t keys = matrix_descriptor(base + slot * kSlotBytes, 16, kGroupBytes);
     wgmma_fence();
 #pragma unroll
@@ -318,6 +382,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   // Rows of V that no row of the tile sees may hold anything, NaN too, and 0 x NaN is NaN: they
   // become zero.
   const auto clear_unseen = [&](int tile) {
+    if (tile > first_tile && tile < tile_end - 1) return;
     if (tile * kKeys >= item.key_begin && (tile + 1) * kKeys <= item.key_end) return;
     barrier_wait(barriers + 8 * (kKSlots + v_place.slot), v_place.parity);
     std::byte* const slot = shared + TileType::kVOffset + v_place.slot * kSlotBytes;
@@ -332,8 +397,8 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     sync();
   };
   const auto issue_output = [&] {
-    const int slot = v_place.slot;
-    barrier_wait(barriers + 8 * (kKSlots + slot), v_place.parity);
+    const int slot = __shfl_sync(~0u, v_place.slot, 0);
+    barrier_wait(barriers + 8 * (kKSlots + v_place.slot), v_place.parity);
     const std::uint64_t values =
         matrix_descriptor(base + TileType::kVOffset + slot * kSlotBytes, 1024, kGroupBytes);
     wgmma_fence();
