@@ -51,13 +51,8 @@ struct Tile {
   // A warpgroup more than the rows need feeds the rings and gives its registers away.
   static constexpr bool kFeedingGroup =
       HeadDim == 128 ? kVariant != Variant::kLone : HeadDim == 64 && kVariant == Variant::kWide;
-  // K and V have a feeding warp each, or one warp feeds both.
-  static constexpr bool kTwoFeeders =
-      kFeedingGroup || (kVariant == Variant::kLone && HeadDim <= 128);
-  static constexpr int kFeederThreads = kFeedingGroup                ? 128
-                                        : kVariant != Variant::kLone ? 0
-                                        : kTwoFeeders                ? 64
-                                                                     : 32;
+  // K and V have a feeding warp each.
+  static constexpr int kFeederThreads = kFeedingGroup ? 128 : kVariant == Variant::kLone ? 64 : 0;
   static constexpr bool kFeeder = kFeederThreads > 0;
   static constexpr int kThreads = 128 * kRowGroups;  // that compute
   static constexpr int kBlockThreads = kThreads + kFeederThreads;
@@ -71,8 +66,6 @@ struct Tile {
   static constexpr int kKSlots = kDeep ? 6 : 3;
   static constexpr int kVSlots = kDeep ? 6 : HeadDim == 256 ? 4 : 3;
   static constexpr int kAhead = 2;  // tiles of K or V that its own warp has under way
-  // Up to here one warp feeds both all the same: K of the first tiles lands before V.
-  static constexpr int kFewTiles = HeadDim == 128 && kBlocks == 1 ? 8 : 0;
   // Page tables come in chunks of eight tiles of the smallest page. Two are enough where one warp
   // reads ahead; the two of a feeder may be as far apart as the rings are deep.
   static constexpr int kPageChunk = kKeys;
@@ -245,22 +238,8 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   if constexpr (TileType::kFeeder) {
     if (warp >= TileType::kThreads / 32) {
       if constexpr (TileType::kFeedingGroup) give_registers<24>();
-      const int feeder = warp - TileType::kThreads / 32;
+      constexpr int kFirst = TileType::kThreads / 32;
       const std::uint32_t passed_barriers = barriers + 8 * TileType::kSlots;
-      const auto feed_both = [&] {
-        for (int tile = first_tile; tile < tile_end; ++tile) {
-          const int n = tile - first_tile;
-          copy_words_wait();
-          __syncwarp();
-          next_pages(tile);
-          if (n >= kKSlots)
-            barrier_wait(passed_barriers + 8 * (n % kKSlots), (n / kKSlots - 1) & 1);
-          fetch(false, tile, n % kKSlots);
-          if (n >= kVSlots)
-            barrier_wait(passed_barriers + 8 * (kKSlots + n % kVSlots), (n / kVSlots - 1) & 1);
-          fetch(true, tile, n % kVSlots);
-        }
-      };
       // One warp takes longer for K and V of a tile than the products do: they have one each, and
       // that of K fetches page tables. No more than kAhead tiles of either are under way at a time,
       // which is enough to keep the memory busy: with more, the first tiles of all blocks would
@@ -284,11 +263,9 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
           copy_piece(is_v, piece, place.slot);
         }
       };
-      if (!TileType::kTwoFeeders || tile_end - first_tile <= TileType::kFewTiles) {
-        if (feeder == 0) feed_both();
-      } else if (feeder == 0) {
+      if (warp == kFirst) {
         feed(false, RingPlace<kKSlots>{}, passed_barriers);
-      } else if (feeder == 1) {
+      } else if (warp == kFirst + 1) {
         feed(true, RingPlace<kVSlots>{}, passed_barriers + 8 * kKSlots);
       }
       if (args.early) wait_for_previous_launch();
