@@ -4,8 +4,9 @@
 
     tools/merge_cells.py part1.json part2.json ... > bench/results/never-slower.json
 
-All must come from the same machine, build and settings, but for depths, batches and acceptances. A
-cell that was measured twice is refused: nobody picks the better of two runs.
+All must come from the same machine, build and settings, but for depths, batches, acceptances and
+rounds, which a cell says in the joined document. A cell that was measured twice is refused: nobody
+picks the better of two runs.
 """
 import json
 import sys
@@ -21,16 +22,16 @@ def merge(documents: list[dict]) -> dict:
             if document[part] != first[part]:
                 raise ValueError(f"'{part}' differs: {document[part]} and {first[part]}")
         for key, value in document["settings"].items():
-            if key not in LISTS and value != first["settings"][key]:
+            if key not in (*LISTS, "rounds") and value != first["settings"][key]:
                 raise ValueError(f"setting '{key}' differs: {value} and {first['settings'][key]}")
         for cell in document["cells"]:
             name = (cell["batch"], cell["depth"], cell["profile"])
             if name in cells:
                 raise ValueError(f"cell {name} was measured twice")
-            cells[name] = cell
+            cells[name] = {"rounds": document["settings"]["rounds"], **cell}
     profiles = list(dict.fromkeys(p for d in documents for p in d["settings"]["acceptance"]))
     order = sorted(cells, key=lambda name: (name[0], name[1], profiles.index(name[2])))
-    settings = dict(first["settings"])
+    settings = {key: value for key, value in first["settings"].items() if key != "rounds"}
     settings["depths"] = sorted({name[1] for name in order})
     settings["batch"] = sorted({name[0] for name in order})
     settings["acceptance"] = profiles
