@@ -245,6 +245,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   Result<std::unique_ptr<engine::Loop>> loop = engine::Loop::create(*impl->runtime, loop_options);
   if (!loop.ok()) return loop.error();
   impl->loop = std::move(loop).value();
+  impl->controller = engine::new_controller(impl->runtime->model->place());
   impl->options = options;
   impl->options.threads = impl->runtime->pool->threads();
   impl->options.page_size = loop_options.page_size;

@@ -34,6 +34,11 @@ constexpr double kMostPreempted = 0.5;
 
 }  // namespace
 
+speculate::Controller new_controller(const model::Place& place) {
+  const bool gpu = place.device == Device::kCuda;
+  return speculate::Controller({.rows = gpu ? speculate::kGpuRows : speculate::kCpuRows});
+}
+
 Result<std::unique_ptr<Loop>> Loop::create(Runtime& runtime, const LoopOptions& options) {
   if (Status status = check_sizes(options.page_size, options.prefill_chunk); !status.ok())
     return status.error();

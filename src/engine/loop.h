@@ -57,6 +57,9 @@ struct StepReport {
   double preempted_us = 0;  // of the total: other programs held our CPUs
 };
 
+/// A controller that has measured nothing yet, of models that run at `place`.
+speculate::Controller new_controller(const model::Place& place);
+
 class Loop {
  public:
   /// Sizes and reserves the cache. kUsage for impossible options, kNoMemory with the sizes.

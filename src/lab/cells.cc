@@ -114,7 +114,7 @@ Status Cells::prepare() {
 
 Status Cells::begin_round(int round, std::int64_t batch) {
   for (Alternative& alternative : alternatives_) {
-    alternative.controller = speculate::Controller();
+    alternative.controller = engine::new_controller(runtime_.model->place());
     alternative.generated = 0;
     alternative.oracle = std::make_unique<speculate::OracleDrafter>(
         profile_, static_cast<std::int32_t>(runtime_.model->config().vocab));

@@ -228,6 +228,7 @@ Status Ladder::measure(std::int64_t depth, core::Json& rows) {
   for (Alternative& alternative : alternatives_) {
     std::vector<speculate::Drafter*> drafters = std::move(alternative.drafters);
     alternative = Alternative(alternative.policy, alternative.spec);
+    alternative.controller = engine::new_controller(runtime_.model->place());
     alternative.drafters = std::move(drafters);
     if (options_.synthetic_acceptance.empty() || alternative.drafters.empty()) continue;
     // Pays for the drafter that knows the target best.

@@ -39,7 +39,7 @@ constexpr double kLongestHorizon = 512;
 
 }  // namespace
 
-Controller::Controller(ControllerOptions options) : options_(options) {
+Controller::Controller(ControllerOptions options) : options_(options), costs_(options.rows) {
   CHECK(0 <= options.max_draft && options.max_draft <= kMaxDraft);
 }
 

@@ -24,7 +24,8 @@
 namespace segue::speculate {
 
 struct ControllerOptions {
-  int max_draft = 8;  // largest k to choose, up to kMaxDraft
+  int max_draft = 8;         // largest k to choose, up to kMaxDraft
+  RowPrior rows = kCpuRows;  // of the place where the model runs
 };
 
 /// What one drafter offers for one sequence of the step being decided. A sequence that several

@@ -25,6 +25,7 @@ struct CellCost {
   double depth = 512;
   std::vector<std::pair<double, double>> ms;  // by rows of the step
   double draft_ms = 0;  // of one drafted token; 0: drafts are ready before the decision
+  RowPrior rows = kCpuRows;
 };
 
 /// Measured milliseconds of a step that takes `ms` undisturbed.
@@ -58,7 +59,7 @@ inline CellRun run_cell(const CellCost& cost, const Acceptance& acceptance, int 
                         std::uint64_t seed, Clock clock) {
   constexpr double kTokens = 256;
   CellRun run;
-  Controller controller;
+  Controller controller({.rows = cost.rows});
   const auto batch = static_cast<std::size_t>(cost.batch);
   const bool ready = cost.draft_ms == 0;
   std::vector<std::int64_t> tokens(batch, 0);

@@ -27,25 +27,27 @@ enum Coefficient {
   kExtraRowDepth,
   kFirstRowCount
 };
-constexpr std::array<Prior, kFirstRowCount> kPriors{{
-    {0.85, 0.5},    // base
-    {0.05, 0.2},    // each sequence after the first
-    {0.15, 0.3},    // one row over one depth unit
-    {0.03, 0.15},   // a step with any verify rows
-    {0.02, 0.3},    // each extra row
-    {0.02, 0.25},   // a second row over one depth unit: the published collapse
-    {0.005, 0.03},  // each extra row over one depth unit
-}};
+constexpr Prior kExtraRowDepthPrior{0.005, 0.03};
+std::array<Prior, kFirstRowCount> priors(const RowPrior& rows) {
+  return {{
+      {0.85, 0.5},                  // base
+      {0.05, 0.2},                  // each sequence after the first
+      {0.15, 0.3},                  // one row over one depth unit
+      {0.03, 0.15},                 // a step with any verify rows
+      {rows.mean, rows.deviation},  // each extra row
+      {0.02, 0.25},                 // a second row over one depth unit: the published collapse
+      kExtraRowDepthPrior,          // each extra row over one depth unit
+  }};
+}
 // The extra row of one sequence is a share of a step that reads all weights for few rows. In a
 // batch the step is shared by more rows, and a row's part of a sequence's part grows towards all of
 // it: b s / (1 + (b - 1) s), as if a step were a base and rows. At most so much.
 constexpr double kMostRowDeviation = 0.5;
 double in_batch(double share, int batch) { return batch * share / (1 + (batch - 1) * share); }
-// Of the step from one row count to the next, from the common line: tiles that fill up, kernels
-// that change. Of one sequence; in a batch, where there are more rows, divided by the root of it.
-// The row counts are a random walk, so what is learnt about 4 and 9 rows bounds what 5 to 8 may
-// cost.
-constexpr double kRowCountDeviation = 0.15;
+// From one row count to the next a step may leave the common line: tiles that fill up, kernels that
+// change (RowPrior::wander). Of one sequence; in a batch, where there are more rows, divided by the
+// root of it. The row counts are a random walk, so what is learnt about 4 and 9 rows bounds what 5
+// to 8 may cost.
 // Of each extra row where verify steps take another path: they hardly matter beside that.
 constexpr double kCheapRowDeviation = 0.05;
 // Verify steps take at most so many times as long as as many steps as they have rows.
@@ -61,20 +63,21 @@ constexpr double kDepthUnit = 4096;
 
 double square(double x) { return x * x; }
 
-int row_count_bin(int rows) {
+int row_count_bin(int rows, bool tiles) {
   if (rows <= 16) return rows - 2;  // -1: one row
-  const double quarter = 4.0 * std::log2(static_cast<double>(rows) / 16.0);
+  // A full tile of 32 or 64 rows belongs to those before it.
+  const double quarter = 4.0 * std::log2((tiles ? rows - 1.0 : rows) / 16.0);
   return std::min(CostModel::kRowCounts - 1, 15 + static_cast<int>(quarter));
 }
 
 static_assert(kFirstRowCount + CostModel::kRowCounts <= static_cast<int>(DriftingFit::kMost));
 
-DriftingFit::Prediction step_features(const StepShape& shape, double depth_unit) {
+DriftingFit::Prediction step_features(const StepShape& shape, double depth_unit, bool tiles) {
   DriftingFit::Prediction f;
   f.put(kBase, 1);
   f.put(kBatch, shape.batch - 1);
   f.put(kDepth, shape.depth / depth_unit);
-  if (shape.rows > 1) f.put(kFirstRowCount + row_count_bin(shape.rows), 1);
+  if (shape.rows > 1) f.put(kFirstRowCount + row_count_bin(shape.rows, tiles), 1);
   if (shape.extra_rows() == 0) return f;
   f.put(kAnyVerify, 1);
   f.put(kExtraRow, shape.extra_rows());
@@ -179,6 +182,30 @@ void DriftingFit::doubt(Prediction features, double us, const Walk& walk) {
   }
 }
 
+void DriftingFit::expect_jump(std::size_t before, std::size_t after) {
+  if (after - before < 2) return;
+  const std::size_t n = mean_.size();
+  const auto share = [&](std::size_t i) {
+    return static_cast<double>(i - before) / static_cast<double>(after - before);
+  };
+  const auto bridge = [&](std::size_t i, std::size_t j) {
+    return std::min(share(i), share(j)) - share(i) * share(j);
+  };
+  const std::size_t middle = before + (after - before) / 2;
+  Prediction off_line;  // the middle, from the line between both
+  off_line.put(static_cast<int>(before), share(middle) - 1);
+  off_line.put(static_cast<int>(middle), 1);
+  off_line.put(static_cast<int>(after), -share(middle));
+  complete(off_line);
+  const double missing =
+      square(mean_[after] - mean_[before]) - off_line.covariance(off_line) / bridge(middle, middle);
+  if (missing <= 0) return;
+  for (std::size_t i = before + 1; i < after; ++i) {
+    for (std::size_t j = before + 1; j < after; ++j)
+      covariance_[i * n + j] += missing * bridge(i, j);
+  }
+}
+
 /// What was known is in doubt: of the observed features, or of all.
 void DriftingFit::widen(const Prediction& observed, bool all) {
   ++changes_;
@@ -247,13 +274,14 @@ void DriftingFit::observe(Prediction expected, double us, int kind, int times) {
 
 double CostModel::step_us(const StepShape& shape) const {
   if (!measured()) return 0;
-  const double least = step_.mean(step_features(one_row_each(shape), depth_unit_));
-  const double us = shape.extra_rows() > 0 ? step_.mean(step_features(shape, depth_unit_)) : least;
+  const double least = step_.mean(step_features(one_row_each(shape), depth_unit_, rows_.tiles));
+  const double us =
+      shape.extra_rows() > 0 ? step_.mean(step_features(shape, depth_unit_, rows_.tiles)) : least;
   return std::max({us, least, 0.05 * scale_us_});
 }
 
 CostModel::Prediction CostModel::predict(const StepShape& shape) const {
-  Prediction prediction = step_features(shape, depth_unit_);
+  Prediction prediction = step_features(shape, depth_unit_, rows_.tiles);
   prediction.projection.fill(0);
   if (measured()) step_.complete(prediction);
   prediction.us = step_us(shape);
@@ -285,7 +313,7 @@ double CostModel::draft_us(const DraftWork& work) const {
 }
 
 double CostModel::hoped_us(const StepShape& shape) const {
-  const double share = kPriors[kExtraRow].mean + kPriors[kExtraRowDepth].mean;
+  const double share = rows_.mean + kExtraRowDepthPrior.mean;
   return step_us(one_row_each(shape)) * (1 + share * shape.extra_rows() / std::max(1, shape.batch));
 }
 
@@ -308,9 +336,10 @@ void CostModel::observe_step(const StepShape& shape, double us, int times) {
     constexpr std::size_t kCount = kFirstRowCount + kRowCounts;
     std::vector<double> mean(kCount, 0.0);
     std::vector<double> prior(kCount * kCount, 0.0);
-    for (std::size_t i = 0; i < kPriors.size(); ++i) {
+    const std::array<Prior, kFirstRowCount> shares = priors(rows_);
+    for (std::size_t i = 0; i < shares.size(); ++i) {
       const double share = i == kBase || i == kAnyVerify ? 1 : per_sequence;
-      Prior known = kPriors[i];
+      Prior known = shares[i];
       if (i == kExtraRow) {
         known.mean = in_batch(known.mean, shape.batch);
         known.deviation = std::max(
@@ -322,7 +351,7 @@ void CostModel::observe_step(const StepShape& shape, double us, int times) {
     for (std::size_t i = kFirstRowCount; i < kCount; ++i) {
       for (std::size_t j = kFirstRowCount; j < kCount; ++j) {
         const auto common = static_cast<double>(1 + std::min(i, j) - kFirstRowCount);
-        prior[i * kCount + j] = common * per_sequence * square(kRowCountDeviation * us);
+        prior[i * kCount + j] = common * per_sequence * square(rows_.wander * us);
       }
     }
     step_.start(std::move(mean), std::move(prior));
@@ -338,11 +367,11 @@ void CostModel::observe_step(const StepShape& shape, double us, int times) {
     faster_than_off_ = us < kFirstTooLong * scale_us_;
     suspect_another_path(shape, us - step_us(one_row_each(shape)));
   }
-  DriftingFit::Prediction features = step_features(shape, depth_unit_);
+  DriftingFit::Prediction features = step_features(shape, depth_unit_, rows_.tiles);
   if (shape.extra_rows() > 0) {
     // What is far too long where nobody has measured is a disturbance once; twice in a row, rows
     // cost more than was thought. Otherwise the same costly step would be tried a dozen times.
-    const auto bin = static_cast<std::size_t>(row_count_bin(shape.rows));
+    const auto bin = static_cast<std::size_t>(row_count_bin(shape.rows, rows_.tiles));
     RowCount& rows = row_counts_[bin];
     if (!rows.known && step_.is_far_too_long(features, us)) {
       if (++rows.far_too_long == kDisturbedBeforeKnown)
@@ -352,6 +381,18 @@ void CostModel::observe_step(const StepShape& shape, double us, int times) {
     }
   }
   step_.observe(features, us, shape.extra_rows() > 0 ? 1 : 0, times);
+  if (rows_.tiles && shape.extra_rows() > 0) expect_jumps(shape);
+}
+
+/// Between two neighbours that are known the step may jump at any row count.
+void CostModel::expect_jumps(const StepShape& shape) {
+  std::size_t before =
+      static_cast<std::size_t>(std::max(0, row_count_bin(shape.batch, rows_.tiles)));
+  for (std::size_t bin = before + 1; bin < row_counts_.size(); ++bin) {
+    if (!row_counts_[bin].known) continue;
+    step_.expect_jump(kFirstRowCount + before, kFirstRowCount + bin);
+    before = bin;
+  }
 }
 
 /// The row counts between those that are known, around `bin`.
@@ -365,18 +406,20 @@ DriftingFit::Walk CostModel::unknown_around(std::size_t bin) const {
 }
 
 /// In the first verify step more rows than one took `extra_us`. A row costs at most what a sequence
-/// does; if it seems to cost more, verify steps take another path, and that is what costs, not
-/// rows.
+/// does, and hardly more than was thought of it; if it seems to cost more, verify steps take
+/// another path, and that is what costs, not rows.
 void CostModel::suspect_another_path(const StepShape& shape, double extra_us) {
   const double row_us = step_us(one_row_each(shape)) / shape.batch;
   // In a batch a row may well cost what a sequence does, and both are measured with noise.
-  const double most = shape.batch > 1 ? kMostRowShare : kMostLoneRowShare;
+  const double most =
+      std::min(shape.batch > 1 ? kMostRowShare : kMostLoneRowShare,
+               in_batch(rows_.mean, shape.batch) + kFar * in_batch(rows_.deviation, shape.batch));
   if (extra_us < most * row_us * shape.extra_rows()) return;
   const double half = 0.5 * extra_us;  // per step, or per key
   step_.assume(kAnyVerify, half, half);
   const double units = std::max(1.0, shape.verified_depth) / depth_unit_;
   step_.assume(kVerifiedDepth, half / units, half / units);
-  step_.assume(kExtraRow, kPriors[kExtraRow].mean * row_us, kCheapRowDeviation * row_us);
+  step_.assume(kExtraRow, rows_.mean * row_us, kCheapRowDeviation * row_us);
 }
 
 void CostModel::observe_draft(const DraftWork& work, double us) {

@@ -44,6 +44,19 @@ struct DraftWork {
 
 StepShape shape_of(std::span<const StepRows> sequences);
 
+/// What is known of rows before any is measured, in shares of a step that reads all weights for
+/// one row.
+struct RowPrior {
+  double mean = 0.02;  // each extra row
+  double deviation = 0.3;
+  double wander = 0.15;  // deviation from one row count to the next, from the common line
+  bool tiles = false;    // what lies off the line is one jump, where a tile of rows is full
+};
+/// On a CPU a row may cost anything up to half a step, and every row count its own.
+inline constexpr RowPrior kCpuRows{};
+/// On a GPU rows share the reading of the weights: 1 to 5 % of a step were measured (H200).
+inline constexpr RowPrior kGpuRows{.mean = 0.03, .deviation = 0.04, .wander = 0.05, .tiles = true};
+
 /// Least squares with forgetting for few features: mean and covariance of the coefficients.
 class DriftingFit {
  public:
@@ -86,6 +99,10 @@ class DriftingFit {
   };
   /// They become so uncertain that the features, of which `walk.at` is one, may well take `us`.
   void doubt(Prediction features, double us, const Walk& walk);
+  /// Coefficients `before` and `after` are known, those between are not. If one jump at a place of
+  /// which nothing is known makes up their difference, what lies at share t of the way has t (1 -
+  /// t) of its square as variance: at least that it gets.
+  void expect_jump(std::size_t before, std::size_t after);
   /// What is known of one coefficient from here on, whatever is known of the others.
   void assume(int index, double mean, double deviation);
   double noise() const { return noise_; }  // relative, of one observation
@@ -109,6 +126,8 @@ class CostModel {
  public:
   // Of a step: 2 .. 16, then a bin per quarter of a doubling up to 80, then one.
   static constexpr int kRowCounts = 24;
+
+  explicit CostModel(const RowPrior& rows = kCpuRows) : rows_(rows) {}
 
   bool measured() const { return step_.started(); }
   double noise() const { return step_.noise(); }
@@ -149,8 +168,10 @@ class CostModel {
 
  private:
   DriftingFit::Walk unknown_around(std::size_t bin) const;
+  void expect_jumps(const StepShape& shape);
   void suspect_another_path(const StepShape& shape, double extra_us);
 
+  RowPrior rows_;
   DriftingFit step_;
   std::array<DriftingFit, kDraftKinds> draft_;
   double scale_us_ = 0;  // the first measured step
