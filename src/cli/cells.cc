@@ -52,7 +52,7 @@ Status cells_command(int argc, const char* const* argv) {
   const Result<bool> parsed = args.parse(argc, argv);
   if (!parsed.ok()) return parsed.error();
   if (!*parsed) return {};
-  if (Status status = model.resolve(seed); !status.ok()) return status;
+  if (Status status = model.resolve(args, seed); !status.ok()) return status;
   options.depths = depths;
   options.batches = batches;
   options.fixed = fixed;

@@ -63,7 +63,7 @@ Status ladder_command(int argc, const char* const* argv) {
   const Result<bool> parsed = args.parse(argc, argv);
   if (!parsed.ok()) return parsed.error();
   if (!*parsed) return {};
-  if (Status status = model.resolve(seed); !status.ok()) return status;
+  if (Status status = model.resolve(args, seed); !status.ok()) return status;
   if (args.given("--fill") && args.given("--prompt-file")) {
     return Error{ErrorCode::kUsage, "--fill and --prompt-file exclude each other"};
   }

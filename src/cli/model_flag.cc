@@ -35,6 +35,12 @@ Status ModelFlag::resolve(std::uint64_t seed) {
   return check_model_path("--random-weights", random_config, kAnyConfig);
 }
 
+Status ModelFlag::resolve(const Args& args, std::uint64_t seed) {
+  if (random_config.empty() && args.given("--seed"))
+    return Error{ErrorCode::kUsage, "--seed is that of --random-weights, which is not given"};
+  return resolve(seed);
+}
+
 Status ModelFlag::check_drafts(const std::string& assistant, const std::string& draft_model) const {
   const ModelForms& forms = random_config.empty() ? kWholeModel : kAnyConfig;
   if (Status status = check_model_path("--assistant", assistant, forms); !status.ok())

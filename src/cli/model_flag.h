@@ -20,6 +20,8 @@ struct ModelFlag {
   /// kUsage unless exactly one of the two was given; as check_model_path. `seed`: of random
   /// weights.
   Status resolve(std::uint64_t seed);
+  /// The same where nothing else has a --seed: kUsage when it is given without random weights.
+  Status resolve(const Args& args, std::uint64_t seed);
   /// As check_model_path for the models that draft (empty: none). Beside random weights an
   /// assistant may be a config.json: it gets random ones too.
   Status check_drafts(const std::string& assistant, const std::string& draft_model) const;

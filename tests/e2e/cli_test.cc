@@ -363,6 +363,14 @@ TEST_F(Cli, NoCommandOverwritesWhatItReads) {
   EXPECT_EQ(run_program(run_model + "-p x -n 1 -q --json " + folder + "/result.json").code, 0);
 }
 
+TEST_F(Cli, ASeedWithoutRandomWeightsIsRefused) {
+  for (const std::string command : {"ladder", "cells"}) {
+    const Outcome result = run_program(command + " -m " + model + " --seed 3");
+    EXPECT_EQ(result.code, 2) << command;
+    EXPECT_THAT(result.output, HasSubstr("--random-weights, which is not given")) << command;
+  }
+}
+
 TEST_F(Cli, APipeMayBeTheOutput) {
   const std::string pipe = temporary_path("pipe");
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
