@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Test support: the random tiny Gemma 4 models of tests/golden/gemma4 and what was recorded of
-// them, and running a prompt through a model.
+// them and of the demonstration pair, and running a prompt through a model.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "core/file.h"
+#include "core/json.h"
 #include "core/thread_pool.h"
 #include "format/safetensors/safetensors.h"
 #include "model/lm.h"
@@ -46,6 +48,24 @@ struct Golden {
     positions = golden_values<std::int32_t>(*file, "positions");
     logits = golden_values<float>(*file, "logits");
     hidden = golden_values<float>(*file, "hidden");
+  }
+};
+
+/// What the reference computed with the demonstration pair (models/segue-pair).
+struct GoldenPair {
+  core::Json document;
+  std::vector<std::int32_t> tokens;  // the prompt and its continuation
+
+  GoldenPair() {
+    const Result<std::string> text =
+        core::read_file(std::string(SEGUE_GOLDEN_DIR) + "/segue-pair.json");
+    EXPECT_TRUE(text.ok()) << text.error().message;
+    if (!text.ok()) return;
+    document = core::Json::parse(*text).value();
+    for (const char* part : {"prompt", "continuation"}) {
+      for (const core::Json& token : *document.find(part)->as_array())
+        tokens.push_back(static_cast<std::int32_t>(*token.as_int()));
+    }
   }
 };
 

@@ -7,8 +7,6 @@
 
 #include <gtest/gtest.h>
 
-#include "core/file.h"
-#include "core/json.h"
 #include "core/tolerance.h"
 #include "model/assistant.h"
 #include "model/golden_model.h"
@@ -65,14 +63,8 @@ class GpuAssistant : public ::testing::Test {
  protected:
   void SetUp() override {
     if (const auto gpu = device::gpu_facts(); !gpu.ok()) GTEST_SKIP() << gpu.error().message;
-    const Result<std::string> text =
-        core::read_file(std::string(SEGUE_GOLDEN_DIR) + "/segue-pair.json");
-    ASSERT_TRUE(text.ok()) << text.error().message;
-    const core::Json golden = core::Json::parse(*text).value();
-    for (const char* part : {"prompt", "continuation"}) {
-      for (const core::Json& token : *golden.find(part)->as_array())
-        tokens_.push_back(static_cast<std::int32_t>(*token.as_int()));
-    }
+    tokens_ = GoldenPair().tokens;
+    ASSERT_FALSE(tokens_.empty());
   }
   static LoadOptions on_gpu() {
     LoadOptions options;

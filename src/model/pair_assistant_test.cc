@@ -5,10 +5,9 @@
 
 #include <algorithm>
 
-#include "core/file.h"
-#include "core/json.h"
 #include "core/tolerance.h"
 #include "model/assistant.h"
+#include "model/golden_model.h"
 
 namespace segue::model {
 namespace {
@@ -28,15 +27,9 @@ std::vector<float> read_tokens(LanguageModel& model, kv::Cache& cache, kv::Seque
 }
 
 TEST(DemonstrationAssistant, DraftsWhatTheReferenceDrafts) {
-  const Result<std::string> text =
-      core::read_file(std::string(SEGUE_GOLDEN_DIR) + "/segue-pair.json");
-  ASSERT_TRUE(text.ok()) << text.error().message;
-  const core::Json golden = core::Json::parse(*text).value();
-  std::vector<std::int32_t> tokens;
-  for (const char* part : {"prompt", "continuation"}) {
-    for (const core::Json& token : *golden.find(part)->as_array())
-      tokens.push_back(static_cast<std::int32_t>(*token.as_int()));
-  }
+  const GoldenPair golden;
+  const std::vector<std::int32_t>& tokens = golden.tokens;
+  ASSERT_FALSE(tokens.empty());
   core::ThreadPool pool(1);
   LoadOptions options;
   options.dequantise = true;
@@ -56,9 +49,9 @@ TEST(DemonstrationAssistant, DraftsWhatTheReferenceDrafts) {
   const kv::SequenceId id = cache->create_sequence();
 
   double largest = 0;
-  ASSERT_TRUE(golden.find("largest_logit")->as_double(largest));
+  ASSERT_TRUE(golden.document.find("largest_logit")->as_double(largest));
   int compared = 0;
-  const core::Json::Array& rounds = *golden.find("rounds")->as_array();
+  const core::Json::Array& rounds = *golden.document.find("rounds")->as_array();
   for (const core::Json& round : rounds) {
     const std::int64_t start = *round.find("start")->as_int();
     const std::int64_t cached = cache->length(id);

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/file.h"
 #include "core/tolerance.h"
 #include "model/golden_model.h"
 
@@ -31,16 +30,12 @@ std::vector<std::int32_t> tokens_of(const core::Json* json) {
 }
 
 TEST(DemonstrationTarget, HasTheLikeliestTokensOfTheReference) {
-  const Result<std::string> text =
-      core::read_file(std::string(SEGUE_GOLDEN_DIR) + "/segue-pair.json");
-  ASSERT_TRUE(text.ok()) << text.error().message;
-  const Result<core::Json> golden = core::Json::parse(*text);
-  ASSERT_TRUE(golden.ok());
-  std::vector<std::int32_t> tokens = tokens_of(golden->find("prompt"));
-  const std::size_t prompt = tokens.size();
-  for (std::int32_t token : tokens_of(golden->find("continuation"))) tokens.push_back(token);
+  const GoldenPair golden;
+  const std::vector<std::int32_t>& tokens = golden.tokens;
+  ASSERT_FALSE(tokens.empty());
+  const std::size_t prompt = golden.document.find("prompt")->as_array()->size();
   double largest = 0;
-  ASSERT_TRUE(golden->find("largest_logit")->as_double(largest));
+  ASSERT_TRUE(golden.document.find("largest_logit")->as_double(largest));
 
   core::ThreadPool pool(1);
   LoadOptions options;
@@ -50,7 +45,7 @@ TEST(DemonstrationTarget, HasTheLikeliestTokensOfTheReference) {
   ASSERT_TRUE(model.ok()) << model.error().message;
   const PromptRows rows = run_prompt(**model, tokens, {512, 0});
   const auto vocab = static_cast<std::size_t>((*model)->config().vocab);
-  const core::Json::Array& steps = *golden->find("steps")->as_array();
+  const core::Json::Array& steps = *golden.document.find("steps")->as_array();
   double worst = 0;
   for (std::size_t step = 0; step < steps.size(); ++step) {
     const float* logits = rows.logits.data() + (prompt - 1 + step) * vocab;
