@@ -13,6 +13,7 @@
 
 #include "attention/cuda/launch.h"
 #include "core/check.h"
+#include "model/gpu_layer.h"
 #include "model/gpu_model.h"
 #include "model/gpu_step.h"
 #include "model/gpu_weights.h"
@@ -59,9 +60,7 @@ class GpuAssistant final : public Assistant {
   void send(std::span<const std::int32_t> tokens, const float* hidden, int positions);
   void draft(const gpu::Pick* picks, bool goes_on);
   void run_layer(std::size_t layer);
-  void product(const gpu::Matrix& w, const std::uint16_t* x, float* y, bool early = true) {
-    gpu::product({&w, x, y, count_, early}, multiprocessors(), stream_);
-  }
+  LayerLaunch launch() const { return {text(), layer_rows_, count_, multiprocessors(), stream_}; }
 
   const LanguageModel& target_;
   const gpu::Matrix& embedding_;  // the target's
@@ -74,33 +73,21 @@ class GpuAssistant final : public Assistant {
   bool in_flight_ = false;  // begun, and nothing has waited since
 
   HostRows<std::int32_t> host_positions_;
-  Rows<std::int32_t> positions_;                                // [count]
-  HostRows<gpu::Pick> host_picks_;                              // [1 + drafts, count]
-  Rows<gpu::Pick> picks_;                                       // the same
-  HostRows<float> host_feedback_;                               // [count, backbone]
-  Rows<float> feedback_;                                        // the same
-  Rows<float> x_, q_rows_, branch_, gate_up_, logits_;          // [count, width each]
-  Rows<std::uint16_t> joined_, normed_, q_, attended_, gated_;  // bf16
+  Rows<std::int32_t> positions_;    // [count]
+  HostRows<gpu::Pick> host_picks_;  // [1 + drafts, count]
+  Rows<gpu::Pick> picks_;           // the same
+  HostRows<float> host_feedback_;   // [count, backbone]
+  Rows<float> feedback_;            // the same
+  LayerRows layer_rows_;
+  Rows<std::uint16_t> joined_;  // [count, 2 * backbone] bf16
+  Rows<float> logits_;          // [count, vocab]
   Rows<std::int32_t> suppressed_;
   HostRows<float> host_logits_, host_hidden_;
 };
 
 /// All buffers of a draft, while nothing is in flight.
 void GpuAssistant::grow() {
-  std::int64_t widest_q = 0;
-  std::int64_t widest_mlp = 0;
-  for (const Layer& layer : text().layers) {
-    widest_q = std::max(widest_q, std::int64_t{text().q_heads} * text().kind_of(layer).head_dim);
-    widest_mlp = std::max(widest_mlp, layer.intermediate);
-  }
-  x_.of(count_ * text().hidden);
-  normed_.of(count_ * text().hidden);
-  branch_.of(count_ * text().hidden);
-  q_rows_.of(count_ * widest_q);
-  q_.of(count_ * widest_q);
-  attended_.of(count_ * widest_q);
-  gate_up_.of(count_ * 2 * widest_mlp);
-  gated_.of(count_ * widest_mlp);
+  layer_rows_.of(weights_.layers, count_);
   joined_.of(count_ * 2 * config().backbone);
   feedback_.of(count_ * config().backbone);
   host_feedback_.of(count_ * config().backbone);
@@ -167,47 +154,29 @@ void GpuAssistant::run_layer(std::size_t layer) {
   const GpuLayer& w = weights_.layers[layer];
   const Layer& place_of = text().layers[layer];
   KindState& state = kinds_[static_cast<std::size_t>(place_of.kind)];
-  product(w.qkv, normed_.data(), q_rows_.data());
+  launch().product(w.qkv, layer_rows_.normed.data(), layer_rows_.qkv.data());
   gpu::Heads heads;
-  heads.qkv = q_rows_.data();
+  heads.qkv = layer_rows_.qkv.data();
   heads.q_norm = w.q_norm;
   heads.eps = text().rms_eps;
   heads.cos_sin = state.cos_sin.data();
   heads.rope = text().kind_of(place_of).rope(text().q_heads, text().rope_pairs);
   heads.q_heads = text().q_heads;
-  heads.q = q_.data();
+  heads.q = layer_rows_.q.data();
   heads.rows = count_;
   gpu::heads(heads, stream_);
   attention::DeviceParams params;
   params.plan = &*state.planned.on_device;
-  params.q = q_.data();
-  params.out = attended_.data();
+  params.q = layer_rows_.q.data();
+  params.out = layer_rows_.attended.data();
   params.kv = state.keys;
   params.shape = state.planned.plan.shape;
   params.multiprocessors = multiprocessors();
   params.early_reads = true;
   state.planned.plan.kernel->launch_on_gpu(params, stream_);
-  product(w.o, attended_.data(), branch_.data(), false);
-  gpu::AddNorm join;
-  join.x = x_.data();
-  join.branch = branch_.data();
-  join.post_norm = w.post_attention_norm;
-  join.norm = w.ffn_norm;
-  join.out = normed_.data();
-  join.eps = text().rms_eps;
-  join.rows = count_;
-  join.width = text().hidden;
-  gpu::add_norm(join, stream_);
-  product(w.gate_up, normed_.data(), gate_up_.data());
-  gpu::gate({gate_up_.data(), text().activation == Activation::kGeluTanh, gated_.data(), count_,
-             place_of.intermediate},
-            stream_);
-  product(w.down, gated_.data(), branch_.data());
-  join.post_norm = w.post_ffn_norm;
-  join.scale = w.scalar;
   const bool last = layer + 1 == weights_.layers.size();
-  join.norm = last ? weights_.output_norm : weights_.layers[layer + 1].attention_norm;
-  gpu::add_norm(join, stream_);
+  enqueue_layer_end(launch(),
+                    {w, last ? weights_.output_norm : weights_.layers[layer + 1].attention_norm});
 }
 
 /// One draft position of all sequences: logits_, and feedback_ when another follows.
@@ -215,18 +184,11 @@ void GpuAssistant::draft(const gpu::Pick* picks, bool goes_on) {
   gpu::draft_input({&embedding_, picks, target_.config().embedding_scale, feedback_.data(),
                     joined_.data(), count_},
                    stream_);
-  product(weights_.pre, joined_.data(), x_.data());
-  gpu::AddNorm first;
-  first.x = x_.data();
-  first.norm = weights_.layers.front().attention_norm;
-  first.out = normed_.data();
-  first.eps = text().rms_eps;
-  first.rows = count_;
-  first.width = text().hidden;
-  gpu::add_norm(first, stream_);
+  launch().product(weights_.pre, joined_.data(), layer_rows_.x.data());
+  enqueue_first_norm(launch(), weights_.layers.front().attention_norm);
   for (std::size_t layer = 0; layer < weights_.layers.size(); ++layer) run_layer(layer);
-  if (goes_on) product(weights_.post, normed_.data(), feedback_.data());
-  product(weights_.head, normed_.data(), logits_.data());
+  if (goes_on) launch().product(weights_.post, layer_rows_.normed.data(), feedback_.data());
+  launch().product(weights_.head, layer_rows_.normed.data(), logits_.data());
 }
 
 Result<Assistant::Output> GpuAssistant::step(std::span<const std::int32_t> tokens,

@@ -17,6 +17,7 @@
 #include "core/check.h"
 #include "kv/sizing.h"
 #include "model/gpu_graphs.h"
+#include "model/gpu_layer.h"
 #include "model/gpu_step.h"
 #include "model/gpu_weights.h"
 #include "model/step.h"
@@ -27,12 +28,12 @@ namespace {
 
 namespace gpu = ops::cuda;
 
-/// Attention of the layers of one kind.
 /// With more rows than this the GPU takes longer than the launches.
 constexpr std::int64_t kGraphRows = 128;
 /// As many decode rows as one sequence verifies: such a step is sure to come again.
 constexpr std::int64_t kLoneRows = 16;
 
+/// Attention of the layers of one kind.
 struct Group {
   PlannedAttention planned;
   Rows<float> cos_sin;       // [rows, 2, rotary / 2]
@@ -75,9 +76,8 @@ class GpuModel final : public LanguageModel {
   void enqueue(const StepInput& input);
   void run_layer(const StepInput& input, int layer);
   void attend(const StepInput& input, int layer);
-  void product(const gpu::Matrix& w, const std::uint16_t* x, float* y, std::int64_t rows,
-               bool early = true) {
-    gpu::product({&w, x, y, rows, early}, place().gpu.multiprocessors, stream_);
+  LayerLaunch launch() const {
+    return {config_, layer_rows_, rows_, place().gpu.multiprocessors, stream_};
   }
 
   device::Stream stream_;
@@ -88,13 +88,12 @@ class GpuModel final : public LanguageModel {
   // Of a step:
   StepRows step_;
   std::int64_t rows_ = 0;
-  std::int64_t wanted_ = 0;                            // rows that asked for logits
-  HostRows<std::int32_t> host_rows_;                   // tokens, positions, chosen
-  Rows<std::int32_t> device_rows_;                     // the same
-  Rows<float> x_, qkv_, branch_, gate_up_;             // [rows, width each]
-  Rows<std::uint16_t> normed_, q_, attended_, gated_;  // bf16
-  Rows<float> logits_, hidden_;                        // [wanted, vocab], [wanted, hidden]
-  Rows<float> maxima_;                                 // [wanted, blocks of the vocabulary]
+  std::int64_t wanted_ = 0;           // rows that asked for logits
+  HostRows<std::int32_t> host_rows_;  // tokens, positions, chosen
+  Rows<std::int32_t> device_rows_;    // the same
+  LayerRows layer_rows_;
+  Rows<float> logits_, hidden_;  // [wanted, vocab], [wanted, hidden]
+  Rows<float> maxima_;           // [wanted, blocks of the vocabulary]
   HostRows<float> host_logits_, host_hidden_, host_maxima_;
   GraphKey key_;
   GpuGraphs graphs_;
@@ -144,26 +143,9 @@ void GpuModel::reserve_logits(std::int64_t rows) {
 
 /// Buffers of a step, all but those of rows that want logits.
 void GpuModel::reserve(std::int64_t rows) {
-  std::int64_t widest_q = 0;
-  std::int64_t widest_qkv = 0;
-  std::int64_t widest_mlp = 0;
-  for (const Layer& layer : config_.layers) {
-    const LayerKind& kind = config_.kind_of(layer);
-    const std::int64_t q = std::int64_t{config_.q_heads} * kind.head_dim;
-    widest_q = std::max(widest_q, q);
-    widest_qkv = std::max(widest_qkv, q + std::int64_t{2} * kind.kv_heads * kind.head_dim);
-    widest_mlp = std::max(widest_mlp, layer.intermediate);
-  }
   host_rows_.of(3 * rows);
   device_rows_.of(3 * rows);
-  x_.of(rows * config_.hidden);
-  normed_.of(rows * config_.hidden);
-  branch_.of(rows * config_.hidden);
-  q_.of(rows * widest_q);
-  attended_.of(rows * widest_q);
-  qkv_.of(rows * widest_qkv);
-  gate_up_.of(rows * 2 * widest_mlp);
-  gated_.of(rows * widest_mlp);
+  layer_rows_.of(weights_.layers, rows);
   for (std::size_t kind = 0; kind < groups_.size(); ++kind) {
     groups_[kind].slots.of(rows);
     groups_[kind].host_slots.of(rows);
@@ -222,8 +204,8 @@ void GpuModel::attend(const StepInput& input, int layer) {
   Group& group = groups_[static_cast<std::size_t>(place_of.kind)];
   attention::DeviceParams params;
   params.plan = &*group.planned.on_device;
-  params.q = q_.data();
-  params.out = attended_.data();
+  params.q = layer_rows_.q.data();
+  params.out = layer_rows_.attended.data();
   params.kv = input.cache->view(place_of.kind, place_of.kv_layer);
   params.shape = group.planned.plan.shape;
   params.scale = config_.attention_scale;
@@ -240,10 +222,9 @@ void GpuModel::run_layer(const StepInput& input, int layer) {
   const Layer& place_of = config_.layers[static_cast<std::size_t>(layer)];
   const LayerKind& kind = config_.kind_of(place_of);
   const Group& group = groups_[static_cast<std::size_t>(place_of.kind)];
-  const std::int64_t hidden = config_.hidden;
-  product(w.qkv, normed_.data(), qkv_.data(), rows_);
+  launch().product(w.qkv, layer_rows_.normed.data(), layer_rows_.qkv.data());
   gpu::Heads heads;
-  heads.qkv = qkv_.data();
+  heads.qkv = layer_rows_.qkv.data();
   heads.q_norm = w.q_norm;
   heads.k_norm = w.k_norm;
   heads.v_norm = config_.v_norm;
@@ -254,32 +235,14 @@ void GpuModel::run_layer(const StepInput& input, int layer) {
   heads.rope = kind.rope(config_.q_heads, config_.rope_pairs);
   heads.q_heads = config_.q_heads;
   heads.kv = input.cache->view(place_of.kind, place_of.kv_layer);
-  heads.q = q_.data();
+  heads.q = layer_rows_.q.data();
   heads.rows = rows_;
   gpu::heads(heads, stream_);
   attend(input, layer);
-  // Attention leaves some multiprocessors free: blocks that start early would all be there.
-  product(w.o, attended_.data(), branch_.data(), rows_, false);
-  gpu::AddNorm join;
-  join.x = x_.data();
-  join.branch = branch_.data();
-  join.post_norm = w.post_attention_norm;
-  join.norm = w.ffn_norm;
-  join.out = normed_.data();
-  join.eps = config_.rms_eps;
-  join.rows = rows_;
-  join.width = hidden;
-  gpu::add_norm(join, stream_);
-  product(w.gate_up, normed_.data(), gate_up_.data(), rows_);
-  gpu::gate({gate_up_.data(), config_.activation == Activation::kGeluTanh, gated_.data(), rows_,
-             place_of.intermediate},
-            stream_);
-  product(w.down, gated_.data(), branch_.data(), rows_);
-  join.post_norm = w.post_ffn_norm;
-  join.scale = w.scalar;
   const bool last = layer + 1 == config_.layer_count();
-  join.norm = last ? nullptr : weights_.layers[static_cast<std::size_t>(layer) + 1].attention_norm;
-  gpu::add_norm(join, stream_);
+  enqueue_layer_end(
+      launch(),
+      {w, last ? nullptr : weights_.layers[static_cast<std::size_t>(layer) + 1].attention_norm});
 }
 
 Status GpuModel::plan(const StepInput& input) {
@@ -298,12 +261,9 @@ void GpuModel::describe(const StepInput& input) {
   key_.clear();
   key_.add(rows_);
   key_.add(wanted_);
+  for (const void* address : layer_rows_.addresses()) key_.add(address);
   for (const void* address :
-       {static_cast<const void*>(device_rows_.data()), static_cast<const void*>(x_.data()),
-        static_cast<const void*>(qkv_.data()), static_cast<const void*>(branch_.data()),
-        static_cast<const void*>(gate_up_.data()), static_cast<const void*>(normed_.data()),
-        static_cast<const void*>(q_.data()), static_cast<const void*>(attended_.data()),
-        static_cast<const void*>(gated_.data()), static_cast<const void*>(logits_.data()),
+       {static_cast<const void*>(device_rows_.data()), static_cast<const void*>(logits_.data()),
         static_cast<const void*>(hidden_.data()), static_cast<const void*>(host_logits_.data()),
         static_cast<const void*>(host_hidden_.data()), static_cast<const void*>(maxima_.data()),
         static_cast<const void*>(host_maxima_.data())}) {
@@ -331,24 +291,20 @@ void GpuModel::enqueue(const StepInput& input) {
                  rows_, rotary / 2},
                 stream_);
   }
-  gpu::embed({&weights_.embedding, device_rows_.data(), config_.embedding_scale, x_.data(), rows_},
+  gpu::embed({&weights_.embedding, device_rows_.data(), config_.embedding_scale,
+              layer_rows_.x.data(), rows_},
              stream_);
-  gpu::AddNorm first;
-  first.x = x_.data();
-  first.norm = weights_.layers.front().attention_norm;
-  first.out = normed_.data();
-  first.eps = config_.rms_eps;
-  first.rows = rows_;
-  first.width = config_.hidden;
-  gpu::add_norm(first, stream_);
+  enqueue_first_norm(launch(), weights_.layers.front().attention_norm);
   for (int layer = 0; layer < config_.layer_count(); ++layer) run_layer(input, layer);
   const std::int64_t logits = wanted_ * config_.vocab;
   const std::int64_t hidden = wanted_ * config_.hidden;
   if (wanted_ > 0) {
-    gpu::head_norm({x_.data(), device_rows_.data() + 2 * rows_, weights_.output_norm,
-                    normed_.data(), hidden_.data(), config_.rms_eps, wanted_, config_.hidden},
-                   stream_);
-    product(weights_.head(), normed_.data(), logits_.data(), wanted_);
+    gpu::head_norm(
+        {layer_rows_.x.data(), device_rows_.data() + 2 * rows_, weights_.output_norm,
+         layer_rows_.normed.data(), hidden_.data(), config_.rms_eps, wanted_, config_.hidden},
+        stream_);
+    gpu::product({&weights_.head(), layer_rows_.normed.data(), logits_.data(), wanted_},
+                 place().gpu.multiprocessors, stream_);
     if (config_.final_softcap > 0)
       gpu::softcap(logits_.data(), config_.final_softcap, logits, stream_);
     gpu::block_maxima({logits_.data(), maxima_.data(), wanted_, config_.vocab}, stream_);
