@@ -21,11 +21,14 @@
 #include <cstdint>
 
 #include "attention/cuda/arguments.h"
+#include "attention/cuda/item_rows.cuh"
 #include "attention/cuda/merge.cuh"
+#include "attention/cuda/page_window.cuh"
+#include "attention/cuda/products.cuh"
 #include "attention/cuda/ptx.cuh"
 #include "attention/cuda/ring.cuh"
 #include "attention/cuda/softmax.cuh"
-#include "attention/cuda/wgmma.cuh"
+#include "attention/cuda/unit_end.cuh"
 
 namespace segue::attention::cuda {
 
@@ -107,14 +110,11 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   constexpr int kSlotBytes = TileType::kSlotBytes;
   constexpr int kKSlots = TileType::kKSlots;
   constexpr int kVSlots = TileType::kVSlots;
-  constexpr int kPageMask = TileType::kPageEntries - 1;
   constexpr int kLanded = TileType::kLanded;
-  constexpr int kChunk = TileType::kPageChunk;
   constexpr int kGroupBytes = 8 * TileType::kLineBytes;  // eight tokens of the block's dims
 
   extern __shared__ __align__(1024) std::byte shared[];
   const std::uint32_t base = shared_address(shared);
-  auto* const page_ids = reinterpret_cast<std::int32_t*>(shared + TileType::kPagesOffset);
   const std::uint32_t barriers = base + TileType::kBarrierOffset;
 
   // Warp-uniform by construction, so that descriptors stay out of the vector registers.
@@ -127,10 +127,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   // list is as long as the grid, so that the item and the live count are fetched at the same time.
   auto* const shared_item = reinterpret_cast<Item*>(shared + TileType::kItemOffset);
   const int live_items = args.counts->items;
-  if (threadIdx.x < sizeof(Item) / 4) {
-    reinterpret_cast<std::int32_t*>(shared_item)[threadIdx.x] =
-        reinterpret_cast<const std::int32_t*>(args.items + item_index)[threadIdx.x];
-  }
+  copy_item(shared_item, args.items + item_index);
   if (item_index >= live_items) {
     wait_for_previous_launch();  // always: a grid that ends early must not seem to complete the one
                                  // before it
@@ -158,18 +155,10 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
 
   // Plan and page tables were written before the previous kernel started; only Q, KV and partials
   // may depend on it.
-  const auto page_of = [&](int key) {
-    const int page = static_cast<int>(__umulhi(static_cast<unsigned>(key), args.page_inverse));
-    return page + (key - page * args.page_size >= args.page_size ? 1 : 0);
-  };
-  const auto chunk_of = [&](int tile) { return page_of(tile * kKeys) / kChunk; };
-  {
-    const int entry = chunk_of(first_tile) * kChunk + static_cast<int>(threadIdx.x);
-    if (threadIdx.x < 2 * kChunk && entry < item.table_count &&
-        entry <= page_of(item.key_end - 1)) {
-      page_ids[entry & kPageMask] = args.tables[item.table + entry];
-    }
-  }
+  const PageWindow<kKeys, TileType::kPageChunk, TileType::kPageEntries> pages{
+      args, item, reinterpret_cast<std::int32_t*>(shared + TileType::kPagesOffset),
+      base + TileType::kPagesOffset, tile_end};
+  pages.load(first_tile);
   if (!args.early) wait_for_previous_launch();
   __syncthreads();
 
@@ -177,21 +166,13 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   // the slot is free, then the copy.
   struct Piece {
     std::uint32_t votes;  // lanes that have one
-    int page;
-    int token;  // of the page
+    PagePlace where;
   };
   const auto find_piece = [&](int tile) {
     const int first = lane_again() * args.piece;
-    const int key = tile * kKeys + first;
-    const bool valid =
-        first < kKeys && tile < tile_end && key < item.key_end && key + args.piece > item.key_begin;
-    Piece piece{__ballot_sync(~0u, valid), 0, 0};
-    if (valid) {
-      const int ordinal = page_of(key);
-      const int page = page_ids[ordinal & kPageMask];
-      piece.page = static_cast<unsigned>(page) < static_cast<unsigned>(args.pages) ? page : 0;
-      piece.token = key - ordinal * args.page_size;
-    }
+    const bool valid = pages.has_piece(tile, first);
+    Piece piece{__ballot_sync(~0u, valid), {0, 0}};
+    if (valid) piece.where = pages.place_of(tile * kKeys + first);
     return piece;
   };
   const auto copy_piece = [&](bool is_v, const Piece& piece, int place) {
@@ -207,14 +188,14 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       const std::uint32_t target =
           base + slot * kSlotBytes + copier * args.piece * TileType::kLineBytes;
       if constexpr (TileType::kNatural) {
-        tensor_copy(
-            target, is_v ? &maps.v : &maps.k, item.kv_head * args.head_lines,
-            piece.page * args.page_groups + item.kv_head * args.head_groups + piece.token / 8,
-            barrier, policy);
+        tensor_copy(target, is_v ? &maps.v : &maps.k, item.kv_head * args.head_lines,
+                    piece.where.page * args.page_groups + item.kv_head * args.head_groups +
+                        piece.where.token / 8,
+                    barrier, policy);
       } else {
-        const std::byte* source = (is_v ? args.v : args.k) + piece.page * args.page_stride +
+        const std::byte* source = (is_v ? args.v : args.k) + piece.where.page * args.page_stride +
                                   item.kv_head * args.head_stride +
-                                  piece.token * TileType::kLineBytes;
+                                  piece.where.token * TileType::kLineBytes;
         bulk_copy(target, source, bytes, barrier, policy);
       }
     }
@@ -222,18 +203,6 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   };
   const auto fetch = [&](bool is_v, int tile, int place) {
     copy_piece(is_v, find_piece(tile), place);
-  };
-  const auto next_pages = [&](int tile) {
-    const int chunk = chunk_of(tile);
-    if (tile == item.key_begin / kKeys || chunk == chunk_of(tile - 1)) return;
-    // The chunk before this one is used up: its entries take the chunk after this one.
-    for (int i = lane_again(); i < kChunk; i += 32) {
-      const int entry = (chunk + 1) * kChunk + i;
-      if (entry < item.table_count && entry <= page_of(item.key_end - 1)) {
-        copy_word_async(base + TileType::kPagesOffset + 4 * (entry & kPageMask),
-                        args.tables + item.table + entry);
-      }
-    }
   };
   if constexpr (TileType::kFeeder) {
     if (warp >= TileType::kThreads / 32) {
@@ -251,7 +220,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
           if (!is_v) {
             copy_words_wait();
             __syncwarp();
-            next_pages(tile);
+            pages.load_next(tile);
           }
           const Piece piece = find_piece(tile);
           if (tile - first_tile >= (is_v ? kVSlots : kKSlots))
@@ -289,7 +258,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       copy_words_wait();
       __syncwarp();
       fetch(false, tile + kKSlots, done % kKSlots);
-      next_pages(tile);
+      pages.load_next(tile);
     }
     if (warp == kVWarp && done >= 2) fetch(true, tile - 2 + kVSlots, (done - 2) % kVSlots);
   };
@@ -308,31 +277,9 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   };
 
   if (args.early) wait_for_previous_launch();
-  // Recomputed where they are needed, which is rare: registers are scarce. Rows past the last count
-  // as the last one.
-  const auto live_rows = [&] { return item.rows * args.group; };
-  const auto first_row = [] {  // of the thread's two; the other is 8 further on
-    const int thread = thread_again() & (64 * kRowGroups * 2 - 1);
-    return thread / 32 * 16 + thread % 32 / 4;
-  };
-  const auto query_of = [&](int row) { return min(row * args.group_inverse >> 16, item.rows - 1); };
-  constexpr int kQSteps = kHeadDim / 16;
-  std::uint32_t q[kQSteps][4];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int row = first_row() + 8 * r;
-    const bool live = row < live_rows();
-    const int query = query_of(row);
-    const int head = item.kv_head * args.group + (live ? row - query * args.group : 0);
-    const auto* words = reinterpret_cast<const std::uint32_t*>(
-        static_cast<const T*>(args.q) +
-        (static_cast<std::int64_t>(item.token + query) * args.q_heads + head) * kHeadDim);
-#pragma unroll
-    for (int i = 0; i < kQSteps; ++i) {
-      q[i][r] = live ? __ldg(words + 8 * i + lane % 4) : 0;
-      q[i][2 + r] = live ? __ldg(words + 8 * i + 4 + lane % 4) : 0;
-    }
-  }
+  const ItemRows<TileType::kThreads> rows{args, item};
+  std::uint32_t q[kHeadDim / 16][4];
+  rows.template load_queries<T, kHeadDim>(q, 0, lane);
 
   float s[kKeys / 2];
   std::uint32_t p[kKeys / 16][4];
@@ -348,13 +295,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     const int slot = __shfl_sync(~0u, k_place.slot, 0);
     barrier_wait(barriers + 8 * k_place.slot, k_place.parity);
     const std::uint64_t keys = matrix_descriptor(base + slot * kSlotBytes, 16, kGroupBytes);
-    wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < kQSteps; ++i) {
-      const std::uint64_t step = advance(keys, (i / 4) * 1024 + (i % 4) * 32);
-      wgmma<T, Major::kK>(s, q[i], step, i > 0);
-    }
-    wgmma_commit();
+    start_scores<T>(s, q, keys);
   };
   // Rows of V that no row of the tile sees may hold anything, NaN too, and 0 x NaN is NaN: they
   // become zero.
@@ -378,11 +319,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     barrier_wait(barriers + 8 * (kKSlots + v_place.slot), v_place.parity);
     const std::uint64_t values =
         matrix_descriptor(base + TileType::kVOffset + slot * kSlotBytes, 1024, kGroupBytes);
-    wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < kKeys / 16; ++i)
-      wgmma<T, Major::kN>(o, p[i], advance(values, i * 2 * kGroupBytes), 1);
-    wgmma_commit();
+    start_output<T, kGroupBytes>(o, p, values);
   };
   // All warps have the scores.
   const auto share_scores = [&] {
@@ -390,37 +327,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     k_place.next();
     if constexpr (!TileType::kFeeder) __syncthreads();
   };
-  // Tiles of which every row sees every key, unless scores are capped.
-  const int position = __shfl_sync(~0u, item.position, 0);
-  const int plain_begin =
-      args.window > 0
-          ? (max(position + __shfl_sync(~0u, item.rows, 0) - args.window, 0) + kKeys - 1) / kKeys
-          : 0;
-  const int plain_end = args.capped ? plain_begin : (position + 1) / kKeys;
-  const auto mask_scores = [&](int tile) {
-    if (tile >= plain_begin && tile < plain_end) return;
-    if (args.capped) {
-#pragma unroll
-      for (int i = 0; i < kKeys / 2; ++i) s[i] = cap(__fmul_rn(s[i], args.score_scale));
-    }
-    const int here = lane_again();
-    const int last_key[2] = {item.position + query_of(first_row()),
-                             item.position + query_of(first_row() + 8)};
-#pragma unroll
-    for (int i = 0; i < kKeys / 2; ++i) {
-      const int key = tile * kKeys + 8 * (i / 4) + 2 * (here % 4) + i % 2;
-      const int last = last_key[i / 2 % 2];
-      const bool visible = key <= last && (args.window == 0 || key > last - args.window);
-      s[i] = visible ? s[i] : -INFINITY;
-    }
-  };
-  const auto pack_probabilities = [&] {
-#pragma unroll
-    for (int i = 0; i < kKeys / 16; ++i) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) p[i][e] = pack(s[8 * i + 2 * e], s[8 * i + 2 * e + 1], T{});
-    }
-  };
+  const PlainTiles plain = plain_tiles<kKeys>(args, item);
 
   const auto unit_tiles = [&] { return __shfl_sync(~0u, item.unit, 0) / kKeys; };
   int unit_end = (first_tile / unit_tiles() + 1) * unit_tiles();
@@ -436,9 +343,9 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     wgmma_wait<0>();
     share_scores();
     refill(tile);
-    mask_scores(tile);
+    mask_scores(s, rows, plain, tile);
     softmax<T>(s, state, alpha, args.exponent_scale);
-    pack_probabilities();
+    pack_probabilities<T>(p, s);
     for (++tile; tile < last_tile; ++tile) {
       clear_unseen(tile - 1);
       issue_scores();
@@ -446,33 +353,27 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       wgmma_wait<1>();
       share_scores();
       refill(tile);
-      mask_scores(tile);
+      mask_scores(s, rows, plain, tile);
       softmax<T>(s, state, alpha, args.exponent_scale);
       wgmma_wait<0>();
       passed(kKSlots + v_place.slot);
       v_place.next();
-      if (__any_sync(~0u, alpha[0] != 1.0f || alpha[1] != 1.0f)) {
-#pragma unroll
-        for (int i = 0; i < kHeadDim / 2; ++i) o[i] = __fmul_rn(o[i], alpha[i / 2 % 2]);
-      }
-      pack_probabilities();
+      scale_output(o, alpha);
+      pack_probabilities<T>(p, s);
     }
     clear_unseen(tile - 1);
     // The unit's end: store, fold or finish. A partial's dims lie in the order of the accumulators
     // within each sixteen. Little is kept over the last product: there are no registers for it.
     const bool last_unit = tile == tile_end;
-    const auto folds = [&] { return item.emit == Emit::kFold || item.emit == Emit::kFoldFinal; };
-    const bool merging = unit > 0 && folds();
-    // Of the thread's two rows: live ones come first, and a warp has eight of either kind.
-    const auto live = [&](int r) { return first_row() / 16 * 16 + 8 * r < live_rows(); };
+    const bool merging = unit > 0 && folds(item);
     const auto target = [&](int row) {
-      const int index = item.partial + (item.emit == Emit::kStore ? unit * live_rows() : 0) + row;
+      const int index = item.partial + (item.emit == Emit::kStore ? unit * rows.live() : 0) + row;
       return args.partial_o + static_cast<std::int64_t>(index) * kHeadDim + 4 * (lane_again() % 4);
     };
     // Pieces of what was folded so far come back while the last product runs, every thread's own.
-    const auto land = [&](int piece, const float* source, int rows, std::uint64_t policy) {
+    const auto land = [&](int piece, const float* source, int left, std::uint64_t policy) {
       const int r = piece / (kHeadDim / 16);
-      if (piece < kHeadDim / 8 && 8 * r < rows) {
+      if (piece < kHeadDim / 8 && 8 * r < left) {
         copy_16_async(base + TileType::kLandingOffset +
                           (piece % kLanded * TileType::kThreads + thread_again()) * 16,
                       source + r * 8 * kHeadDim + 16 * (piece % (kHeadDim / 16)), policy);
@@ -482,40 +383,23 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     if constexpr (TileType::kLandingZone) {
       if (merging) {
         __threadfence_block();
-        const int row = first_row();
+        const int row = rows.first();
         const float* source = target(row);
         asm volatile("" : "+l"(source));
-        const int rows = live_rows() - row;
+        const int left = rows.live() - row;
 #pragma unroll
         for (int piece = 0; piece < kLanded; ++piece)
-          land(piece, source, rows, policy_evict_last());
+          land(piece, source, left, policy_evict_last());
       }
     }
     issue_output();
     // While the product runs: the rows' sums, and the weights of what was folded so far.
     float kept[2] = {};
     float added[2] = {};
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      state.sum[r] = __fadd_rn(state.sum[r], __shfl_xor_sync(~0u, state.sum[r], 1));
-      state.sum[r] = __fadd_rn(state.sum[r], __shfl_xor_sync(~0u, state.sum[r], 2));
-    }
-    if (folds()) {
-      auto* const folded = reinterpret_cast<float2*>(shared + TileType::kFoldOffset) + first_row();
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float2 before = unit > 0 ? folded[8 * r] : make_float2(-INFINITY, 0.0f);
-        if (unit > 0) {
-          const Weights weights = merge_weights(before.x, state.maximum[r]);
-          kept[r] = weights.kept;
-          added[r] = weights.added;
-          state.maximum[r] = weights.maximum;
-          state.sum[r] = merge(before.y, state.sum[r], weights.kept, weights.added);
-        }
-        __syncwarp();  // the lanes of a row have read its state
-        if (lane_again() % 4 == 0) folded[8 * r] = make_float2(state.maximum[r], state.sum[r]);
-        __syncwarp();
-      }
+    add_up(state);
+    if (folds(item)) {
+      auto* const folded = reinterpret_cast<float2*>(shared + TileType::kFoldOffset) + rows.first();
+      fold_state(state, folded, unit, kept, added);
     }
     wgmma_wait<0>();
     passed(kKSlots + v_place.slot);
@@ -524,80 +408,66 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     const bool finishes = item.emit == Emit::kFinal || (item.emit == Emit::kFoldFinal && last_unit);
     const std::uint64_t policy = policy_evict_last();
     if (merging) {
-      const int row = first_row();
-      const int rows = live_rows() - row;  // from the thread's first on
+      const int row = rows.first();
+      const int left = rows.live() - row;  // from the thread's first on
       const float* source = target(row);
       asm volatile("" : "+l"(source));
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        if (!live(r)) continue;
+        if (!rows.warp_has_live(r)) continue;
 #pragma unroll
         for (int i = 0; i < kHeadDim / 16; ++i) {
           float* const mine = o + 8 * i + 2 * r;
           float4 old;
           if constexpr (TileType::kFoldInRegisters) {
-            const float* const before = accumulated + 8 * i + 2 * r;
-            old = make_float4(before[0], before[1], before[4], before[5]);
+            old = four_of(accumulated + 8 * i + 2 * r);
           } else if constexpr (TileType::kLandingZone) {
             const int piece = r * (kHeadDim / 16) + i;
             copies_wait<kLanded - 1>();
             old = reinterpret_cast<const float4*>(
                 shared +
                 TileType::kLandingOffset)[piece % kLanded * TileType::kThreads + thread_again()];
-            land(piece + kLanded, source, rows, policy);
+            land(piece + kLanded, source, left, policy);
           } else {
             if (i % 4 == 0)
               __syncwarp();  // no more than four loads in flight: there are no registers for them
-            if (8 * r >= rows) continue;
+            if (8 * r >= left) continue;
             old = load_4_hinted(source + r * 8 * kHeadDim + 16 * i, policy);
           }
-          mine[0] = merge(old.x, mine[0], kept[r], added[r]);
-          mine[1] = merge(old.y, mine[1], kept[r], added[r]);
-          mine[4] = merge(old.z, mine[4], kept[r], added[r]);
-          mine[5] = merge(old.w, mine[5], kept[r], added[r]);
+          merge_four(mine, old, kept[r], added[r]);
         }
       }
     }
     const int here = lane_again();
-    const int row = first_row();
+    const int row = rows.first();
     float* const place_of_first = target(row);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float maximum = state.maximum[r];
       const float sum = state.sum[r];
-      if (row + 8 * r >= live_rows()) continue;
+      if (row + 8 * r >= rows.live()) continue;
       if (finishes) {
-        const int query = query_of(row + 8 * r);
-        const int head = item.kv_head * args.group + row + 8 * r - query * args.group;
-        const std::int64_t place =
-            static_cast<std::int64_t>(item.token + query) * args.q_heads + head;
-        constexpr float kLog2E = 1.44269504088896340736f;
-        const Finish result = finish(
-            maximum, sum, args.sinks != nullptr ? __fmul_rn(args.sinks[head], kLog2E) : -INFINITY);
+        const OutputRow out = output_row(rows, row + 8 * r);
+        const Finish result = finish(maximum, sum, args, out.head);
         auto* const words =
-            reinterpret_cast<std::uint32_t*>(static_cast<T*>(args.out) + place * kHeadDim);
-#pragma unroll
-        for (int i = 0; i < kHeadDim / 8; ++i) {
-          words[4 * i + here % 4] = pack(__fmul_rn(o[4 * i + 2 * r], result.factor),
-                                         __fmul_rn(o[4 * i + 2 * r + 1], result.factor), T{});
-        }
-        if (args.lse != nullptr && here % 4 == 0) args.lse[place] = result.lse;
-      } else if (!TileType::kFoldInRegisters || !folds() || last_unit) {
-        if (here % 4 == 0 && (!folds() || last_unit)) {
-          const int index = item.partial + (folds() ? 0 : unit * live_rows()) + row + 8 * r;
+            reinterpret_cast<std::uint32_t*>(static_cast<T*>(args.out) + out.place * kHeadDim);
+        write_row<T>(words, o, r, result.factor, here);
+        if (args.lse != nullptr && here % 4 == 0) args.lse[out.place] = result.lse;
+      } else if (!TileType::kFoldInRegisters || !folds(item) || last_unit) {
+        if (here % 4 == 0 && (!folds(item) || last_unit)) {
+          const int index = item.partial + (folds(item) ? 0 : unit * rows.live()) + row + 8 * r;
           args.partial_m[index] = maximum;
           args.partial_l[index] = sum;
         }
 #pragma unroll
         for (int i = 0; i < kHeadDim / 16; ++i) {
           const float* const mine = o + 8 * i + 2 * r;
-          store_hinted(place_of_first + r * 8 * kHeadDim + 16 * i,
-                       make_float4(mine[0], mine[1], mine[4], mine[5]), policy);
+          store_hinted(place_of_first + r * 8 * kHeadDim + 16 * i, four_of(mine), policy);
         }
       }
     }
     if constexpr (TileType::kFoldInRegisters) {
-      if (folds() && !last_unit) {
+      if (folds(item) && !last_unit) {
 #pragma unroll
         for (int i = 0; i < kHeadDim / 2; ++i) accumulated[i] = o[i];
       }

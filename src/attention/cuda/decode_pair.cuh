@@ -18,10 +18,13 @@
 #include <cstdint>
 
 #include "attention/cuda/arguments.h"
+#include "attention/cuda/item_rows.cuh"
 #include "attention/cuda/merge.cuh"
+#include "attention/cuda/page_window.cuh"
+#include "attention/cuda/products.cuh"
 #include "attention/cuda/ptx.cuh"
 #include "attention/cuda/softmax.cuh"
-#include "attention/cuda/wgmma.cuh"
+#include "attention/cuda/unit_end.cuh"
 
 namespace segue::attention::cuda {
 
@@ -79,13 +82,10 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   constexpr int kSlotBytes = TileType::kSlotBytes;
   constexpr int kKSlots = TileType::kKSlots;
   constexpr int kVSlots = TileType::kVSlots;
-  constexpr int kPageMask = TileType::kPageEntries - 1;
-  constexpr int kChunk = TileType::kPageEntries / 2;
   constexpr int kGroupBytes = 8 * TileType::kLineBytes;  // eight tokens of the block's dims
 
   extern __shared__ __align__(1024) std::byte shared[];
   const std::uint32_t base = shared_address(shared);
-  auto* const page_ids = reinterpret_cast<std::int32_t*>(shared + TileType::kPagesOffset);
   const std::uint32_t barriers = base + TileType::kBarrierOffset;
 
   // Warp-uniform by construction, so that descriptors stay out of the vector registers.
@@ -100,10 +100,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   // list is as long as the grid, so that the item and the live count are fetched at the same time.
   auto* const shared_item = reinterpret_cast<Item*>(shared + TileType::kItemOffset);
   const int live_items = args.counts->items;
-  if (threadIdx.x < sizeof(Item) / 4) {
-    reinterpret_cast<std::int32_t*>(shared_item)[threadIdx.x] =
-        reinterpret_cast<const std::int32_t*>(args.items + item_index)[threadIdx.x];
-  }
+  copy_item(shared_item, args.items + item_index);
   if (item_index >= live_items) {
     wait_for_previous_launch();  // always: a grid that ends early must not seem to complete the one
                                  // before it
@@ -126,18 +123,10 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
 
   // Plan and page tables were written before the previous kernel started; only Q, KV and partials
   // may depend on it.
-  const auto page_of = [&](int key) {
-    const int page = static_cast<int>(__umulhi(static_cast<unsigned>(key), args.page_inverse));
-    return page + (key - page * args.page_size >= args.page_size ? 1 : 0);
-  };
-  const auto chunk_of = [&](int tile) { return page_of(tile * kKeys) / kChunk; };
-  {
-    const int entry = chunk_of(first_tile) * kChunk + static_cast<int>(threadIdx.x);
-    if (threadIdx.x < TileType::kPageEntries && entry < item.table_count &&
-        entry <= page_of(item.key_end - 1)) {
-      page_ids[entry & kPageMask] = args.tables[item.table + entry];
-    }
-  }
+  const PageWindow<kKeys, TileType::kPageEntries / 2, TileType::kPageEntries> pages{
+      args, item, reinterpret_cast<std::int32_t*>(shared + TileType::kPagesOffset),
+      base + TileType::kPagesOffset, tile_end};
+  pages.load(first_tile);
   if (!args.early) wait_for_previous_launch();
   cluster_sync();  // the other block's barriers are ready
 
@@ -145,9 +134,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   const auto fetch = [&](bool is_v, int tile, int place) {
     const int copier = lane_again();
     const int first = copier * args.piece;
-    const int key = tile * kKeys + first;
-    const bool valid =
-        first < kKeys && tile < tile_end && key < item.key_end && key + args.piece > item.key_begin;
+    const bool valid = pages.has_piece(tile, first);
     const std::uint32_t votes = __ballot_sync(~0u, valid);
     const int slot = is_v ? kKSlots + place : place;
     const std::uint32_t barrier = barriers + 8 * slot;
@@ -157,28 +144,13 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       barrier_expect(barrier, static_cast<std::uint32_t>(__popc(votes)) * bytes);
     __syncwarp();
     if (valid) {
-      const int ordinal = page_of(key);
-      int page = page_ids[ordinal & kPageMask];
-      page = static_cast<unsigned>(page) < static_cast<unsigned>(args.pages) ? page : 0;
-      const int token = key - ordinal * args.page_size;
+      const PagePlace where = pages.place_of(tile * kKeys + first);
       tensor_copy(base + slot * kSlotBytes + first * TileType::kLineBytes, is_v ? &maps.v : &maps.k,
                   item.kv_head * args.head_lines + rank * (TileType::kBlockDims / 64),
-                  page * args.page_groups + item.kv_head * args.head_groups + token / 8, barrier,
-                  policy);
+                  where.page * args.page_groups + item.kv_head * args.head_groups + where.token / 8,
+                  barrier, policy);
     }
     __syncwarp();
-  };
-  const auto next_pages = [&](int tile) {
-    const int chunk = chunk_of(tile);
-    if (tile == item.key_begin / kKeys || chunk == chunk_of(tile - 1)) return;
-    // The chunk before this one is used up: its entries take the chunk after this one.
-    for (int i = lane_again(); i < kChunk; i += 32) {
-      const int entry = (chunk + 1) * kChunk + i;
-      if (entry < item.table_count && entry <= page_of(item.key_end - 1)) {
-        copy_word_async(base + TileType::kPagesOffset + 4 * (entry & kPageMask),
-                        args.tables + item.table + entry);
-      }
-    }
   };
   if (warp >= kWarps) {
     give_registers<24>();
@@ -190,7 +162,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       if (feeds_v && n > 0) {
         copy_words_wait();
         __syncwarp();
-        next_pages(tile - 1);
+        pages.load_next(tile - 1);
       }
       const int slot = n % kKSlots;
       if (n >= kKSlots) {
@@ -209,35 +181,12 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   };
 
   if (args.early) wait_for_previous_launch();
-  // Recomputed where they are needed, which is rare: registers are scarce. Rows past the last count
-  // as the last one.
-  const auto live_rows = [&] { return item.rows * args.group; };
-  const auto first_row = [] {  // of the thread's two; the other is 8 further on
-    const int thread = thread_again() & 127;
-    return thread / 32 * 16 + thread % 32 / 4;
-  };
+  const ItemRows<128> rows{args, item};
   const auto first_dim = [] {  // of the warpgroup
     return cluster_rank() * TileType::kBlockDims + thread_again() / 128 * kDims;
   };
-  const auto query_of = [&](int row) { return min(row * args.group_inverse >> 16, item.rows - 1); };
-  constexpr int kQSteps = TileType::kBlockDims / 16;
-  std::uint32_t q[kQSteps][4];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int row = first_row() + 8 * r;
-    const bool live = row < live_rows();
-    const int query = query_of(row);
-    const int head = item.kv_head * args.group + (live ? row - query * args.group : 0);
-    const auto* words = reinterpret_cast<const std::uint32_t*>(
-        static_cast<const T*>(args.q) +
-        (static_cast<std::int64_t>(item.token + query) * args.q_heads + head) * kHeadDim +
-        rank * TileType::kBlockDims);
-#pragma unroll
-    for (int i = 0; i < kQSteps; ++i) {
-      q[i][r] = live ? __ldg(words + 8 * i + lane % 4) : 0;
-      q[i][2 + r] = live ? __ldg(words + 8 * i + 4 + lane % 4) : 0;
-    }
-  }
+  std::uint32_t q[TileType::kBlockDims / 16][4];
+  rows.template load_queries<T, kHeadDim>(q, rank, lane);
 
   float s[kKeys / 2];
   // Of the warpgroup's own tile, and of the one before it, which the other warpgroup had.
@@ -255,13 +204,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   const auto compute_scores = [&](int n) {
     barrier_wait(barriers + 8 * part, n / 2 & 1);
     const std::uint64_t keys = matrix_descriptor(base + part * kSlotBytes, 16, kGroupBytes);
-    wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < kQSteps; ++i) {
-      const std::uint64_t step = advance(keys, (i / 4) * 1024 + (i % 4) * 32);
-      wgmma<T, Major::kK>(s, q[i], step, i > 0);
-    }
-    wgmma_commit();
+    start_scores<T>(s, q, keys);
     wgmma_wait<0>();
     passed(part);
   };
@@ -290,17 +233,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     clear_unseen(n);
     const std::uint64_t values =
         matrix_descriptor(base + slot * kSlotBytes + part * (kDims / 64) * 1024, 1024, kGroupBytes);
-    wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < kKeys / 16; ++i)
-      wgmma<T, Major::kN>(o, weights[i], advance(values, i * 2 * kGroupBytes), 1);
-    wgmma_commit();
-  };
-  const auto scale_output = [&](const float(&factor)[2]) {
-    if (__any_sync(~0u, factor[0] != 1.0f || factor[1] != 1.0f)) {
-#pragma unroll
-      for (int i = 0; i < kDims / 2; ++i) o[i] = __fmul_rn(o[i], factor[i / 2 % 2]);
-    }
+    start_output<T, kGroupBytes>(o, weights, values);
   };
   const std::uint32_t arrived = barriers + 8 * TileType::kBarriers;
   const std::uint32_t handed_over = arrived + 8 * kWarps;
@@ -367,44 +300,14 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   // other block may send that warp the next tile, if there is one: else it may be gone.
   const auto issue_their_output = [&](int n) {
     take_over(n);
-    scale_output(their_alpha);
+    scale_output(o, their_alpha);
     issue_output(n, their_p);
     __syncwarp();
     if (n + 2 < tiles) {
       barrier_arrive_in_cluster_by_one(address_in_cluster(free_again + 8 * (warp ^ 4), rank ^ 1));
     }
   };
-  // Tiles of which every row sees every key, unless scores are capped.
-  const int position = __shfl_sync(~0u, item.position, 0);
-  const int plain_begin =
-      args.window > 0
-          ? (max(position + __shfl_sync(~0u, item.rows, 0) - args.window, 0) + kKeys - 1) / kKeys
-          : 0;
-  const int plain_end = args.capped ? plain_begin : (position + 1) / kKeys;
-  const auto mask_scores = [&](int tile) {
-    if (tile >= plain_begin && tile < plain_end) return;
-    if (args.capped) {
-#pragma unroll
-      for (int i = 0; i < kKeys / 2; ++i) s[i] = cap(__fmul_rn(s[i], args.score_scale));
-    }
-    const int here = lane_again();
-    const int last_key[2] = {item.position + query_of(first_row()),
-                             item.position + query_of(first_row() + 8)};
-#pragma unroll
-    for (int i = 0; i < kKeys / 2; ++i) {
-      const int key = tile * kKeys + 8 * (i / 4) + 2 * (here % 4) + i % 2;
-      const int last = last_key[i / 2 % 2];
-      const bool visible = key <= last && (args.window == 0 || key > last - args.window);
-      s[i] = visible ? s[i] : -INFINITY;
-    }
-  };
-  const auto pack_probabilities = [&] {
-#pragma unroll
-    for (int i = 0; i < kKeys / 16; ++i) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) p[i][e] = pack(s[8 * i + 2 * e], s[8 * i + 2 * e + 1], T{});
-    }
-  };
+  const PlainTiles plain = plain_tiles<kKeys>(args, item);
 
   const auto unit_tiles = [&] { return __shfl_sync(~0u, item.unit, 0) / kKeys; };
   int unit_end = (first_tile / unit_tiles() + 1) * unit_tiles();
@@ -423,13 +326,13 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       send_scores(n);
       if (n > begin) issue_their_output(n - 1);
       receive_scores(n);
-      mask_scores(first_tile + n);
+      mask_scores(s, rows, plain, first_tile + n);
       wgmma_wait<0>();
       if (n > begin) passed(kKSlots + (n - 1) % 2);
       softmax<T>(s, state, alpha, args.exponent_scale);
-      pack_probabilities();
+      pack_probabilities<T>(p, s);
       hand_over();
-      scale_output(alpha);
+      scale_output(o, alpha);
       issue_output(n, p);
       wgmma_wait<0>();
       passed(kKSlots + n % 2);
@@ -443,35 +346,15 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     // The unit's end: store, fold or finish. A partial's dims lie in the order of the accumulators
     // within each sixteen. Little is kept over the last product: there are no registers for it.
     const bool last_unit = tile == tile_end;
-    const auto folds = [&] { return item.emit == Emit::kFold || item.emit == Emit::kFoldFinal; };
-    const bool merging = unit > 0 && folds();
-    // Of the thread's two rows: live ones come first, and a warp has eight of either kind.
-    const auto live = [&](int r) { return first_row() / 16 * 16 + 8 * r < live_rows(); };
+    const bool merging = unit > 0 && folds(item);
     // The rows' sums, and the weights of what was folded so far.
     float kept[2] = {};
     float added[2] = {};
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      state.sum[r] = __fadd_rn(state.sum[r], __shfl_xor_sync(~0u, state.sum[r], 1));
-      state.sum[r] = __fadd_rn(state.sum[r], __shfl_xor_sync(~0u, state.sum[r], 2));
-    }
-    if (folds()) {
+    add_up(state);
+    if (folds(item)) {
       auto* const folded =
-          reinterpret_cast<float2*>(shared + TileType::kFoldOffset) + part * 64 + first_row();
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float2 before = unit > 0 ? folded[8 * r] : make_float2(-INFINITY, 0.0f);
-        if (unit > 0) {
-          const Weights weights = merge_weights(before.x, state.maximum[r]);
-          kept[r] = weights.kept;
-          added[r] = weights.added;
-          state.maximum[r] = weights.maximum;
-          state.sum[r] = merge(before.y, state.sum[r], weights.kept, weights.added);
-        }
-        __syncwarp();  // the lanes of a row have read its state
-        if (lane_again() % 4 == 0) folded[8 * r] = make_float2(state.maximum[r], state.sum[r]);
-        __syncwarp();
-      }
+          reinterpret_cast<float2*>(shared + TileType::kFoldOffset) + part * 64 + rows.first();
+      fold_state(state, folded, unit, kept, added);
     }
     // A piece of what was folded so far: every thread's own.
     const auto state_of = [&](int piece) {
@@ -481,26 +364,23 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     if (merging) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        if (!live(r)) continue;
+        if (!rows.warp_has_live(r)) continue;
 #pragma unroll
         for (int i = 0; i < kDims / 16; ++i) {
           float* const mine = o + 8 * i + 2 * r;
           const float4 old = *state_of(r * (kDims / 16) + i);
-          mine[0] = merge(old.x, mine[0], kept[r], added[r]);
-          mine[1] = merge(old.y, mine[1], kept[r], added[r]);
-          mine[4] = merge(old.z, mine[4], kept[r], added[r]);
-          mine[5] = merge(old.w, mine[5], kept[r], added[r]);
+          merge_four(mine, old, kept[r], added[r]);
         }
       }
     }
-    if (folds() && !last_unit) {
+    if (folds(item) && !last_unit) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        if (!live(r)) continue;
+        if (!rows.warp_has_live(r)) continue;
 #pragma unroll
         for (int i = 0; i < kDims / 16; ++i) {
           const float* const mine = o + 8 * i + 2 * r;
-          *state_of(r * (kDims / 16) + i) = make_float4(mine[0], mine[1], mine[4], mine[5]);
+          *state_of(r * (kDims / 16) + i) = four_of(mine);
         }
       }
       continue;
@@ -508,32 +388,23 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     const bool finishes = item.emit == Emit::kFinal || (item.emit == Emit::kFoldFinal && last_unit);
     const std::uint64_t policy = policy_evict_last();
     const int here = lane_again();
-    const int row = first_row();
-    const int partial = item.partial + (item.emit == Emit::kStore ? unit * live_rows() : 0) + row;
+    const int row = rows.first();
+    const int partial = item.partial + (item.emit == Emit::kStore ? unit * rows.live() : 0) + row;
     float* const place_of_first = args.partial_o + static_cast<std::int64_t>(partial) * kHeadDim +
                                   first_dim() + 4 * (here % 4);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float maximum = state.maximum[r];
       const float sum = state.sum[r];
-      if (row + 8 * r >= live_rows()) continue;
+      if (row + 8 * r >= rows.live()) continue;
       if (finishes) {
-        const int query = query_of(row + 8 * r);
-        const int head = item.kv_head * args.group + row + 8 * r - query * args.group;
-        const std::int64_t place =
-            static_cast<std::int64_t>(item.token + query) * args.q_heads + head;
-        constexpr float kLog2E = 1.44269504088896340736f;
-        const Finish result = finish(
-            maximum, sum, args.sinks != nullptr ? __fmul_rn(args.sinks[head], kLog2E) : -INFINITY);
+        const OutputRow out = output_row(rows, row + 8 * r);
+        const Finish result = finish(maximum, sum, args, out.head);
         auto* const words = reinterpret_cast<std::uint32_t*>(static_cast<T*>(args.out) +
-                                                             place * kHeadDim + first_dim());
-#pragma unroll
-        for (int i = 0; i < kDims / 8; ++i) {
-          words[4 * i + here % 4] = pack(__fmul_rn(o[4 * i + 2 * r], result.factor),
-                                         __fmul_rn(o[4 * i + 2 * r + 1], result.factor), T{});
-        }
+                                                             out.place * kHeadDim + first_dim());
+        write_row<T>(words, o, r, result.factor, here);
         if (args.lse != nullptr && part == 0 && rank == 0 && here % 4 == 0)
-          args.lse[place] = result.lse;
+          args.lse[out.place] = result.lse;
       } else {
         if (part == 0 && rank == 0 && here % 4 == 0) {
           args.partial_m[partial + 8 * r] = maximum;
@@ -542,8 +413,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
 #pragma unroll
         for (int i = 0; i < kDims / 16; ++i) {
           const float* const mine = o + 8 * i + 2 * r;
-          store_hinted(place_of_first + r * 8 * kHeadDim + 16 * i,
-                       make_float4(mine[0], mine[1], mine[4], mine[5]), policy);
+          store_hinted(place_of_first + r * 8 * kHeadDim + 16 * i, four_of(mine), policy);
         }
       }
     }

@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "attention/cuda/arguments.h"
 #include "attention/cuda/ptx.cuh"
 
 namespace segue::attention::cuda {
@@ -34,14 +35,18 @@ __device__ __forceinline__ float merge(float value, float unit_value, float kept
   return __fmaf_rn(unit_value, added, __fmul_rn(value, kept));
 }
 
-/// What a finished row needs: out = o * factor, lse in natural logarithm. A sink (log2 domain;
-/// -inf: none) is a score with no value, added once, after the last merge.
+/// What a finished row needs: out = o * factor, lse in natural logarithm.
 struct Finish {
   float factor;
   float lse;
 };
 
-__device__ __forceinline__ Finish finish(float maximum, float sum, float sink) {
+/// Of a row of q head `head`. A head's sink, if there are any, is a score with no value, added
+/// once, after the last merge.
+__device__ __forceinline__ Finish finish(float maximum, float sum, const Arguments& args,
+                                         int head) {
+  constexpr float kLog2E = 1.44269504088896340736f;
+  const float sink = args.sinks != nullptr ? __fmul_rn(args.sinks[head], kLog2E) : -INFINITY;
   const Weights weights = merge_weights(maximum, sink);
   const float total = merge(sum, 1.0f, weights.kept, weights.added);
   constexpr float kLn2 = 0.693147180559945309f;

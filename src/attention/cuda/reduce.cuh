@@ -114,9 +114,7 @@ __global__ void __launch_bounds__(32) reduce(const __grid_constant__ Arguments a
         reduction.kv_head * args.group + static_cast<int>(blockIdx.x) - query * args.group;
     const std::int64_t row =
         static_cast<std::int64_t>(reduction.token + query) * args.q_heads + head;
-    constexpr float kLog2E = 1.44269504088896340736f;
-    const Finish result = finish(
-        maximum, sum, args.sinks != nullptr ? __fmul_rn(args.sinks[head], kLog2E) : -INFINITY);
+    const Finish result = finish(maximum, sum, args, head);
     // Place 16a + 4t + e holds dim 16a + 2t + e % 2 + 8 (e / 2); an even place and the next make a
     // word.
     auto* const words =

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every family of decode kernels does with a tile of scores: the cap, the running softmax of
-// the two rows that a thread holds, and packing into the KV's type. One instruction sequence for
-// all.
+// What every family of decode kernels does with a tile of scores: the cap, the mask, the running
+// softmax of the two rows that a thread holds, and packing into the KV's type. One instruction
+// sequence for all. Of the accumulators of a tile, element i is row i / 2 % 2 of the thread's two
+// and key 8 (i / 4) + 2 (lane % 4) + i % 2. What is rarely needed is read from Arguments there and
+// then.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,6 +13,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "attention/cuda/arguments.h"
 #include "attention/cuda/ptx.cuh"
 
 namespace segue::attention::cuda {
@@ -35,6 +38,36 @@ __device__ __forceinline__ float cap(float x) {
   series = __fmaf_rn(series, square, -1.0f / 3.0f);
   series = __fmaf_rn(__fmul_rn(series, square), x, x);
   return square < 0.0625f ? series : large;
+}
+
+template <int kScores>
+__device__ __forceinline__ void cap_scores(float (&s)[kScores], const Arguments& args) {
+#pragma unroll
+  for (int i = 0; i < kScores; ++i) s[i] = cap(__fmul_rn(s[i], args.score_scale));
+}
+
+/// Scores of tile `tile`: those of keys past a row's last one or before its window become -inf.
+template <int kScores>
+__device__ __forceinline__ void hide_unseen(float (&s)[kScores], const Arguments& args, int tile,
+                                            const int (&last_key)[2], int lane) {
+#pragma unroll
+  for (int i = 0; i < kScores; ++i) {
+    const int key = tile * (2 * kScores) + 8 * (i / 4) + 2 * (lane % 4) + i % 2;
+    const int last = last_key[i / 2 % 2];
+    const bool visible = key <= last && (args.window == 0 || key > last - args.window);
+    s[i] = visible ? s[i] : -INFINITY;
+  }
+}
+
+/// Probabilities as the first operand of the second product.
+template <class T, int kScores>
+__device__ __forceinline__ void pack_probabilities(std::uint32_t (&p)[kScores / 8][4],
+                                                   const float (&s)[kScores]) {
+#pragma unroll
+  for (int i = 0; i < kScores / 8; ++i) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) p[i][e] = pack(s[8 * i + 2 * e], s[8 * i + 2 * e + 1], T{});
+  }
 }
 
 /// The two rows that a thread holds of its warp's sixteen: running maximum (log2 domain) and this
@@ -78,6 +111,15 @@ __device__ __forceinline__ void softmax(float (&s)[kScores], RowState& state, fl
     }
     state.maximum[row] = merged;
     state.sum[row] = __fmaf_rn(state.sum[row], alpha[row], sum);
+  }
+}
+
+/// Scales older output, where any row of the warp has a new maximum.
+template <int kOutputs>
+__device__ __forceinline__ void scale_output(float (&o)[kOutputs], const float (&alpha)[2]) {
+  if (__any_sync(~0u, alpha[0] != 1.0f || alpha[1] != 1.0f)) {
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) o[i] = __fmul_rn(o[i], alpha[i / 2 % 2]);
   }
 }
 

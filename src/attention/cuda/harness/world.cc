@@ -81,27 +81,30 @@ World::World(const Shape& shape, std::span<const std::int64_t> lengths, const Wo
   }
 }
 
+kv::View World::pool_view(int copy) const {
+  kv::View view;
+  view.k = pool_.as<>() + 2 * pool_bytes_ * copy;
+  view.v = view.k + pool_bytes_;
+  view.page_stride = std::int64_t{shape_.page_size} * shape_.key_bytes() / 2;
+  const std::int64_t row_bytes = std::int64_t{shape_.head_dim} * 2;
+  const bool token_major = shape_.layout == kv::Layout::kTokenMajor;
+  view.head_stride = token_major ? row_bytes : row_bytes * shape_.page_size;
+  view.token_stride = token_major ? row_bytes * shape_.kv_heads : row_bytes;
+  view.type = shape_.kv;
+  view.layout = shape_.layout;
+  view.kv_heads = shape_.kv_heads;
+  view.head_dim = shape_.head_dim;
+  view.page_size = shape_.page_size;
+  view.pages = static_cast<int>(pool_pages_);
+  return view;
+}
+
 void World::fill_pool(int copy) {
   device::Buffer table(pages_.size() * sizeof(std::int32_t));
   device::copy_to_device(table.as<>(), pages_.data(), table.bytes(), stream_);
-  RunOptions run;
-  run.copy = copy;
-  DeviceParams params;
-  params.kv.k = pool_.as<>() + 2 * pool_bytes_ * copy;
-  params.kv.v = params.kv.k + pool_bytes_;
-  params.kv.page_stride = std::int64_t{shape_.page_size} * shape_.key_bytes() / 2;
-  const std::int64_t row_bytes = std::int64_t{shape_.head_dim} * 2;
-  const bool token_major = shape_.layout == kv::Layout::kTokenMajor;
-  params.kv.head_stride = token_major ? row_bytes : row_bytes * shape_.page_size;
-  params.kv.token_stride = token_major ? row_bytes * shape_.kv_heads : row_bytes;
-  params.kv.type = shape_.kv;
-  params.kv.layout = shape_.layout;
-  params.kv.kv_heads = shape_.kv_heads;
-  params.kv.head_dim = shape_.head_dim;
-  params.kv.page_size = shape_.page_size;
-  params.kv.pages = static_cast<int>(pool_pages_);
+  const kv::View view = pool_view(copy);
   for (std::size_t i = 0; i < lengths_.size(); ++i) {
-    fill_sequence(params.kv, table.as<std::int32_t>() + first_entry_[i], lengths_[i],
+    fill_sequence(view, table.as<std::int32_t>() + first_entry_[i], lengths_[i],
                   static_cast<int>(i), options_.seed + static_cast<std::uint64_t>(copy), stream_);
   }
   stream_.synchronize();
@@ -173,19 +176,7 @@ DeviceParams World::params(const DevicePlan& plan, const RunOptions& options) {
   params.multiprocessors = facts_.multiprocessors;
   params.scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
   params.softcap = options_.softcap;
-  params.kv.k = pool_.as<>() + 2 * pool_bytes_ * options.copy;
-  params.kv.v = params.kv.k + pool_bytes_;
-  params.kv.page_stride = std::int64_t{shape_.page_size} * shape_.key_bytes() / 2;
-  const std::int64_t row_bytes = std::int64_t{shape_.head_dim} * 2;
-  const bool token_major = shape_.layout == kv::Layout::kTokenMajor;
-  params.kv.head_stride = token_major ? row_bytes : row_bytes * shape_.page_size;
-  params.kv.token_stride = token_major ? row_bytes * shape_.kv_heads : row_bytes;
-  params.kv.type = shape_.kv;
-  params.kv.layout = shape_.layout;
-  params.kv.kv_heads = shape_.kv_heads;
-  params.kv.head_dim = shape_.head_dim;
-  params.kv.page_size = shape_.page_size;
-  params.kv.pages = static_cast<int>(pool_pages_);
+  params.kv = pool_view(options.copy);
   return params;
 }
 

@@ -75,6 +75,7 @@ class World {
   }
 
  private:
+  kv::View pool_view(int copy) const;
   void fill_pool(int copy);
 
   Shape shape_;

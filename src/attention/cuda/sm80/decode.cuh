@@ -19,6 +19,7 @@
 #include <cstdint>
 
 #include "attention/cuda/arguments.h"
+#include "attention/cuda/item_rows.cuh"
 #include "attention/cuda/merge.cuh"
 #include "attention/cuda/ptx.cuh"
 #include "attention/cuda/sm80/mma.cuh"
@@ -90,10 +91,7 @@ __global__ void __launch_bounds__(TileType::kThreads, TileType::kResidents)
     wait_for_previous_launch();  // a grid that ends early must not seem to complete the one before
     return;
   }
-  if (threadIdx.x < sizeof(Item) / 4) {
-    reinterpret_cast<std::int32_t*>(shared_item)[threadIdx.x] =
-        reinterpret_cast<const std::int32_t*>(args.items + blockIdx.x)[threadIdx.x];
-  }
+  copy_item(shared_item, args.items + blockIdx.x);
   __syncthreads();
   const Item& item = *shared_item;  // read again rather than kept in registers
   const auto first_tile = [&] { return item.key_begin / kKeys; };
@@ -266,21 +264,12 @@ __global__ void __launch_bounds__(TileType::kThreads, TileType::kResidents)
     }
   };
   const auto mask = [&](float(&s)[kKeys / 2], int tile, int j) {
-    if (args.capped) {
-#pragma unroll
-      for (int i = 0; i < kKeys / 2; ++i) s[i] = cap(__fmul_rn(s[i], args.score_scale));
-    }
+    if (args.capped) cap_scores(s, args);
     const int last_first_key = args.window > 0 ? item.position + item.rows - args.window : 0;
     if ((tile + 1) * kKeys <= item.position + 1 && tile * kKeys >= last_first_key) return;
     const int last_key[2] = {item.position + query_of(row_of(j, 0)),
                              item.position + query_of(row_of(j, 1))};
-#pragma unroll
-    for (int i = 0; i < kKeys / 2; ++i) {
-      const int key = tile * kKeys + 8 * (i / 4) + 2 * (lane % 4) + i % 2;
-      const int last = last_key[i / 2 % 2];
-      const bool visible = key <= last && (args.window == 0 || key > last - args.window);
-      s[i] = visible ? s[i] : -INFINITY;
-    }
+    hide_unseen(s, args, tile, last_key, lane);
   };
 
   float o[kSixteens][kDims / 8][4];
@@ -305,11 +294,7 @@ __global__ void __launch_bounds__(TileType::kThreads, TileType::kResidents)
         }
       }
       std::uint32_t p[kKeys / 16][4];
-#pragma unroll
-      for (int i = 0; i < kKeys / 16; ++i) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) p[i][e] = pack(s[8 * i + 2 * e], s[8 * i + 2 * e + 1], T{});
-      }
+      pack_probabilities<T>(p, s);
 #pragma unroll
       for (int i = 0; i < kKeys / 16; ++i) {
 #pragma unroll
@@ -390,10 +375,7 @@ __global__ void __launch_bounds__(TileType::kThreads, TileType::kResidents)
           const int head = item.kv_head * args.group + row - query * args.group;
           const std::int64_t out =
               static_cast<std::int64_t>(item.token + query) * args.q_heads + head;
-          constexpr float kLog2E = 1.44269504088896340736f;
-          const Finish result =
-              finish(maximum, sum,
-                     args.sinks != nullptr ? __fmul_rn(args.sinks[head], kLog2E) : -INFINITY);
+          const Finish result = finish(maximum, sum, args, head);
           auto* const words = reinterpret_cast<std::uint32_t*>(static_cast<T*>(args.out) +
                                                                out * kHeadDim + slice * kDims);
 #pragma unroll
