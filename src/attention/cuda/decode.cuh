@@ -17,6 +17,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -38,6 +39,7 @@ enum class Variant {
   kFolding,  // as kSpread, but finished units wait in registers: for items of several units
   kLone,     // 64 rows; alone on a multiprocessor, with warps of their own that feed the rings
   kWide,     // 128 rows; alone on a multiprocessor
+  kSparing,  // as kWide, but for items of one unit: leaves registers for blocks of the reduction
 };
 
 /// The compile-time facts of one kernel. Natural: pages come through tensor maps, as those of
@@ -48,12 +50,13 @@ struct Tile {
   using Maps = std::conditional_t<Natural, NaturalMaps, NoMaps>;
   static constexpr bool kNatural = Natural;
   static constexpr int kHeadDim = HeadDim;
-  static constexpr int kRowGroups = kVariant == Variant::kWide ? 2 : 1;
+  static constexpr bool kWide = kVariant == Variant::kWide || kVariant == Variant::kSparing;
+  static constexpr int kRowGroups = kWide ? 2 : 1;
   static constexpr int kClusterBlocks = 1;
   static constexpr int kBlockDims = HeadDim;
   // A warpgroup more than the rows need feeds the rings and gives its registers away.
   static constexpr bool kFeedingGroup =
-      HeadDim == 128 ? kVariant != Variant::kLone : HeadDim == 64 && kVariant == Variant::kWide;
+      HeadDim == 128 ? kVariant != Variant::kLone : HeadDim == 64 && kWide;
   // K and V have a feeding warp each.
   static constexpr int kFeederThreads = kFeedingGroup ? 128 : kVariant == Variant::kLone ? 64 : 0;
   static constexpr bool kFeeder = kFeederThreads > 0;
@@ -66,6 +69,13 @@ struct Tile {
                                  : HeadDim == 64                              ? 3
                                                  : 2;  // resident on a multiprocessor
   static constexpr bool kDeep = kBlocks == 1;
+  // Of a thread at entry; then of one that feeds, and of one that computes.
+  static constexpr int kMostRegisters = 65536 / (kBlocks * kBlockThreads) / 8 * 8;
+  static constexpr int kRegisters =
+      kVariant == Variant::kSparing ? 128 : std::min(kMostRegisters, 255);
+  static constexpr int kFeedingRegisters = 24;
+  static constexpr int kComputingRegisters =
+      (kRegisters * kBlockThreads - kFeedingRegisters * kFeederThreads) / kThreads / 8 * 8;
   static constexpr int kKSlots = kDeep ? 6 : 3;
   static constexpr int kVSlots = kDeep ? 6 : HeadDim == 256 ? 4 : 3;
   static constexpr int kAhead = 2;  // tiles of K or V that its own warp has under way
@@ -77,9 +87,10 @@ struct Tile {
   static constexpr int kVOffset = kKSlots * kSlotBytes;
   // Where a finished unit waits to be folded: in registers, or in memory, from where it comes back
   // through a landing zone in shared memory where there is one.
-  static constexpr bool kFoldInRegisters = HeadDim <= 128 && kVariant != Variant::kSpread;
+  static constexpr bool kFoldInRegisters =
+      HeadDim <= 128 && kVariant != Variant::kSpread && kVariant != Variant::kSparing;
   static constexpr int kLanded = 8;  // 16-byte pieces of a thread on their way
-  static constexpr bool kLandingZone = HeadDim == 256 && kVariant == Variant::kWide;
+  static constexpr bool kLandingZone = HeadDim == 256 && kWide;
   static constexpr int kLandingOffset = kVOffset + kVSlots * kSlotBytes;
   static constexpr int kLandingBytes = kLandingZone ? kThreads * kLanded * 16 : 0;
   static constexpr int kFoldOffset = kLandingOffset + kLandingBytes;
@@ -96,11 +107,12 @@ struct Tile {
 
   static_assert(HeadDim == 64 || HeadDim == 128 || HeadDim == 256);
   static_assert(kVariant != Variant::kFolding || kFoldInRegisters);
+  static_assert(kVariant != Variant::kSparing || HeadDim == 128);
   static_assert(kBlocks * (kSharedBytes + 1024) <= 228 * 1024);
 };
 
 template <class TileType>
-__global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
+__global__ void __launch_bounds__(TileType::kBlockThreads) __maxnreg__(TileType::kRegisters)
     decode(const __grid_constant__ Arguments args,
            const __grid_constant__ typename TileType::Maps maps) {
   using T = typename TileType::Element;
@@ -206,7 +218,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   };
   if constexpr (TileType::kFeeder) {
     if (warp >= TileType::kThreads / 32) {
-      if constexpr (TileType::kFeedingGroup) give_registers<24>();
+      if constexpr (TileType::kFeedingGroup) give_registers<TileType::kFeedingRegisters>();
       constexpr int kFirst = TileType::kThreads / 32;
       const std::uint32_t passed_barriers = barriers + 8 * TileType::kSlots;
       // One warp takes longer for K and V of a tile than the products do: they have one each, and
@@ -241,7 +253,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       return;
     }
     if constexpr (TileType::kFeedingGroup) {
-      take_registers<TileType::kBlocks == 2 ? 232 : 240>();
+      take_registers<TileType::kComputingRegisters>();
       if (warp >= active_warps) return;
     }
   } else {

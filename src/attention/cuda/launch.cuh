@@ -66,6 +66,19 @@ void launch_decode(const DeviceParams& params, const Grid& grid, cudaStream_t st
   launch_tile<Tile<kHeadDim, T, Variant::kSpread, false>>(params, items, stream);
 }
 
+template <int kHeadDim, class T>
+void launch_wide(const DeviceParams& params, const Grid& grid, cudaStream_t stream) {
+  if (params.kv.layout != kv::Layout::kSwizzled8) {
+    return launch_tile<Tile<kHeadDim, T, Variant::kWide, true>>(params, grid.items, stream);
+  }
+  if constexpr (kHeadDim == 128) {
+    if (!grid.folds) {
+      return launch_tile<Tile<kHeadDim, T, Variant::kSparing, false>>(params, grid.items, stream);
+    }
+  }
+  launch_tile<Tile<kHeadDim, T, Variant::kWide, false>>(params, grid.items, stream);
+}
+
 /// One layer: items, then reductions if there can be any.
 template <int kHeadDim, class T>
 void launch_attention(const DeviceParams& params, device::Stream& stream) {
@@ -76,11 +89,7 @@ void launch_attention(const DeviceParams& params, device::Stream& stream) {
   if constexpr (kHeadDim <= 256) {
     CHECK(grid.tile_rows <= 128);
     if (grid.tile_rows > 64) {
-      if (params.kv.layout != kv::Layout::kSwizzled8) {
-        launch_tile<Tile<kHeadDim, T, Variant::kWide, true>>(params, items, queue);
-      } else {
-        launch_tile<Tile<kHeadDim, T, Variant::kWide, false>>(params, items, queue);
-      }
+      launch_wide<kHeadDim, T>(params, grid, queue);
     } else {
       launch_decode<kHeadDim, T>(params, grid, queue);
     }

@@ -46,16 +46,26 @@ __global__ void __launch_bounds__(32) reduce(const __grid_constant__ Arguments a
       (static_cast<int>(blockIdx.z) * 32 + lane) * kWidth;  // of the first, in the partial
   const bool used = kHeadDim % (32 * kWidth) == 0 || place < kHeadDim;
   const std::uint64_t policy = policy_evict_last();
+  // Narrow warps are all in the chain: one addition a load, and none of the loads behind the
+  // shuffles that weights take, where ptxas would put them. Of wide ones (more rows) the registers
+  // of addresses kept apart let fewer sit beside a decode block, which spreads them more evenly.
+  constexpr bool kNarrow = kWidth == 1 && kRuns == 32;
+  // The list is at least as long as the grid, and a live reduction has rows and runs: asked like
+  // this, all of it is under way before the first branch. It is in the chain wherever the block
+  // finds no room beside those of the decode kernel.
+  const int first_index = static_cast<int>(blockIdx.y);
+  Reduction reduction = args.reductions[first_index];
   const int reductions = args.counts->reductions;
+  bool live = (first_index < reductions) & (reduction.rows > 0) & (reduction.runs > 0);
   bool waited = false;
-  for (int index = static_cast<int>(blockIdx.y); index < reductions;
-       index += static_cast<int>(gridDim.y)) {
-    const Reduction reduction = args.reductions[index];
+  for (int index = first_index; live; live = index < reductions) {
+    if (index != first_index) reduction = args.reductions[index];
+    index += static_cast<int>(gridDim.y);
     const int stride = reduction.rows * args.group;
     if (static_cast<int>(blockIdx.x) >= stride) continue;
     const int runs = reduction.runs;
     const std::int64_t first = reduction.partial + static_cast<std::int64_t>(blockIdx.x);
-    const float* const source = args.partial_o + first * kHeadDim + place;
+    const float* source = args.partial_o + first * kHeadDim + place;
     const int step = stride * kHeadDim;  // from a run to the next
     if (!waited) wait_for_previous_launch();
     waited = true;
@@ -67,8 +77,14 @@ __global__ void __launch_bounds__(32) reduce(const __grid_constant__ Arguments a
       float units[kRuns][kWidth];
 #pragma unroll
       for (int i = 0; i < kRuns; ++i) {
-        if (pass + i < runs && used) load_hinted(units[i], source + (pass + i) * step, policy);
+        if (pass + i < runs && used)
+          load_hinted(units[i], kNarrow ? source : source + (pass + i) * step, policy);
+        if constexpr (kNarrow) {
+          source += step;
+          asm volatile("" : "+l"(source));
+        }
       }
+      if constexpr (kNarrow) __syncwarp();
       float unit_maximum[kRuns / 32];
       float unit_sum[kRuns / 32];
 #pragma unroll
