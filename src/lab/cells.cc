@@ -10,6 +10,7 @@
 #include <cmath>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "engine/limits.h"
 #include "lab/trunk.h"
@@ -76,6 +77,7 @@ class Cells {
   Status slice(Alternative& alternative, std::int64_t until, bool counts);
   Status warm(std::int64_t batch);
   Status warm_rows(std::int64_t batch, int k);
+  std::vector<Alternative*> turns_of(std::int64_t slice);
   Status rounds(std::int64_t batch, std::size_t& finished_turns);
   Status measure(std::int64_t depth, std::int64_t batch, const CellProfile& profile,
                  core::Json& cells);
@@ -94,7 +96,7 @@ class Cells {
 Status Cells::prepare() {
   std::ranges::sort(options_.depths);
   alternatives_.emplace_back("off", SpecMode::kOff, 0);
-  // Right after off: what is compared most closely is measured close together.
+  // Next to off: what is compared most closely is measured close together.
   alternatives_.emplace_back("auto", SpecMode::kAuto, kMaxK);
   for (const std::int64_t k : options_.fixed)
     alternatives_.emplace_back(fmt::format("k{}", k), SpecMode::kNgram, static_cast<int>(k));
@@ -204,14 +206,26 @@ Status Cells::warm_rows(std::int64_t batch, int k) {
   return {};
 }
 
+/// Who takes the turns of a slice, in order. Off and auto stay neighbours and the fixed k keep
+/// their order or its reverse; in four slices each of off and auto goes first twice, and whoever
+/// goes first comes once after the smallest k and once after the largest. A fixed order would
+/// charge one of them what a step costs after another's verify steps have had the caches.
+std::vector<Alternative*> Cells::turns_of(std::int64_t slice) {
+  std::vector<Alternative*> order;
+  for (Alternative& alternative : alternatives_) order.push_back(&alternative);
+  if (slice % 2 == 1) std::swap(order[0], order[1]);
+  if (slice % 4 >= 2) std::reverse(order.begin() + 2, order.end());
+  return order;
+}
+
 /// kCancelled between slices; `finished_turns` are those of an alternative in whole rounds.
 Status Cells::rounds(std::int64_t batch, std::size_t& finished_turns) {
   const std::int64_t slices = std::max(1, options_.tokens / kSliceTokens);
   for (int round = 0; round < options_.rounds; ++round) {
     if (Status status = begin_round(round, batch); !status.ok()) return status;
     for (std::int64_t i = 1; i <= slices; ++i) {
-      for (Alternative& alternative : alternatives_) {
-        if (Status status = slice(alternative, i * kSliceTokens * batch, true); !status.ok())
+      for (Alternative* alternative : turns_of(i)) {
+        if (Status status = slice(*alternative, i * kSliceTokens * batch, true); !status.ok())
           return status;
       }
     }
