@@ -229,7 +229,8 @@ void choose_path(const PlanInput& input, const DeviceFacts& device, const StepFa
   } else if (out.verdict.path == Path::kWhole) {
     out.tile_segments.assign(out.tiles.size(), 1);
   } else if (input.policy == Policy::kSegue) {
-    const int rounds = choose_segments(input.shape, device, out.tiles, out.tile_segments);
+    const int rounds =
+        choose_segments(input.shape, device, out.tiles, out.tile_order, out.tile_segments);
     // Of several pairs all would have their long segments, the last one's too late.
     if (device.uneven && out.tiles.size() * static_cast<std::size_t>(input.shape.kv_heads) == 1) {
       out.rounds = rounds;
@@ -318,8 +319,8 @@ Status plan(const PlanInput& input, const DeviceFacts& device, Plan& out) {
     step.max_rows = std::max(step.max_rows, rows.rows);
     step.sequences += rows.rows > 0 ? 1 : 0;
   }
-  choose_path(input, device, step, out);
   order_tiles(out);
+  choose_path(input, device, step, out);
   const bool limited = fit_partials(input, out);
   if (limited) out.rounds = 1;
 

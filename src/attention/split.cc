@@ -14,7 +14,9 @@ constexpr double kEvenEnough = 1.02;   // makespan over the ideal at which no ca
 constexpr double kAloneGain = 0.9;     // of an even share, by a workgroup alone where several fit
 constexpr double kFedAloneGain = 1.1;  // the same with deeper rings and a warp each for K and V
 constexpr int kLittle = 8;  // up to 1/8 of a unit's keys are too few for a segment of their own
-constexpr int kFinest = 4;  // segments per workgroup at most, when one tile is the whole step
+constexpr double kAlike = 1.25;  // cost of the dearest tile over that of the cheapest, up to which
+                                 // whole rounds of tiles end together
+constexpr int kFinest = 4;       // segments per workgroup at most, when one tile is the whole step
 
 /// A workgroup alone on a multiprocessor is the faster way to read it.
 bool alone_is_fed(const Shape& shape, const DeviceFacts& device) {
@@ -73,6 +75,11 @@ struct Estimate {
     items += static_cast<double>(kv_heads) * segments;
   }
 
+  /// With what is added at the end of the step alone: how unevenly equal work ends, and the merges.
+  double with_merges(double time, double last_item, const DeviceFacts& device) const {
+    return time + device.imbalance * last_item + merges / device.workgroups;
+  }
+
   double makespan(const Shape& shape, const DeviceFacts& device) const {
     const double gain = alone_is_fed(shape, device) ? kFedAloneGain : kAloneGain;
     const double workgroups = device.workgroups;
@@ -86,27 +93,74 @@ struct Estimate {
           total / workgroups + largest * (1 - 1 / workgroups);  // any order of handing out
       time = std::min(rounds * largest, bound);
     }
-    return time + device.imbalance * largest + merges / workgroups;
+    return with_merges(time, largest, device);
   }
 };
+
+/// Which tiles are split, and how finely.
+struct Split {
+  double makespan = 0;
+  double target = std::numeric_limits<double>::infinity();  // of an item; longer tiles are split
+  std::size_t whole = 0;  // so many tiles, in the order of issue, are not
+};
+
+/// A few tiles more than fill the device take a round of their own, in which most of it is idle.
+/// So, where tiles are alike: those that fill whole rounds are not split, and those issued after
+/// them are, to end with them. A round has a workgroup on each multiprocessor, or as many as fit.
+void split_the_last(const Shape& shape, const DeviceFacts& device, std::span<const RowTile> tiles,
+                    std::span<const std::int32_t> order, Split& best) {
+  const int at_once[] = {device.workgroups / device.residents, device.workgroups};
+  const auto items = static_cast<int>(tiles.size()) * shape.kv_heads;
+  for (const int round : std::span(at_once).subspan(device.residents > 1 ? 0 : 1)) {
+    const int rounds = items / round;
+    const auto whole = static_cast<std::size_t>(rounds * round / shape.kv_heads);
+    if (whole == 0 || whole == tiles.size()) continue;
+    Estimate first;
+    double rest = 0;
+    for (std::size_t i = 0; i < tiles.size(); ++i) {
+      const TileCost cost(shape, device, tiles[static_cast<std::size_t>(order[i])]);
+      if (i < whole) {
+        first.add(cost, 1, shape.kv_heads);
+      } else {
+        rest += shape.kv_heads * cost.units * cost.unit;
+      }
+    }
+    const double filled = rounds * first.largest * round / device.workgroups;
+    for (int finer = 1; finer <= kFinest; ++finer) {
+      const double target = rest / (static_cast<double>(round) * finer);
+      Estimate estimate = first;
+      estimate.largest = 0;
+      for (const std::int32_t index : order.subspan(whole)) {
+        const TileCost cost(shape, device, tiles[static_cast<std::size_t>(index)]);
+        estimate.add(cost, cost.segments(target), shape.kv_heads);
+      }
+      const double spread =
+          estimate.total / device.workgroups + estimate.largest * (1 - 1.0 / device.workgroups);
+      const double makespan =
+          estimate.with_merges(std::max(filled, spread), estimate.largest, device);
+      if (makespan < best.makespan) best = {makespan, target, whole};
+    }
+  }
+}
 
 }  // namespace
 
 int choose_segments(const Shape& shape, const DeviceFacts& device, std::span<const RowTile> tiles,
-                    std::vector<std::int32_t>& segments) {
+                    std::span<const std::int32_t> order, std::vector<std::int32_t>& segments) {
   segments.assign(tiles.size(), 1);
   if (device.workgroups <= 1 || tiles.empty()) return 1;
 
   Estimate whole;
   double work = 0;
+  double smallest = std::numeric_limits<double>::infinity();
   for (const RowTile& tile : tiles) {
     const TileCost cost(shape, device, tile);
     whole.add(cost, 1, shape.kv_heads);
     work += shape.kv_heads * cost.units * cost.unit;
+    smallest = std::min(smallest, cost.units * cost.unit + cost.start);
   }
-  double best = whole.makespan(shape, device);
-  if (best * device.workgroups <= kEvenEnough * work) return 1;
-  double target = std::numeric_limits<double>::infinity();
+  Split best{.makespan = whole.makespan(shape, device)};
+  if (best.makespan * device.workgroups <= kEvenEnough * work) return 1;
   int chosen = 1;
   for (int finer = 1; finer <= kFinest; ++finer) {
     const double candidate = work / (static_cast<double>(device.workgroups) * finer);
@@ -116,15 +170,17 @@ int choose_segments(const Shape& shape, const DeviceFacts& device, std::span<con
       const TileCost cost(shape, device, tile);
       estimate.add(cost, cost.segments(candidate), shape.kv_heads);
     }
-    if (const double makespan = estimate.makespan(shape, device); makespan < best) {
-      best = makespan;
-      target = candidate;
+    if (const double makespan = estimate.makespan(shape, device); makespan < best.makespan) {
+      best = {.makespan = makespan, .target = candidate};
       chosen = finer;
     }
   }
-  if (target == std::numeric_limits<double>::infinity()) return 1;
-  for (std::size_t i = 0; i < tiles.size(); ++i) {
-    segments[i] = TileCost(shape, device, tiles[i]).segments(target);
+  if (whole.largest <= kAlike * smallest) split_the_last(shape, device, tiles, order, best);
+  if (best.whole > 0) chosen = 1;
+  if (best.target == std::numeric_limits<double>::infinity()) return 1;
+  for (std::size_t i = best.whole; i < tiles.size(); ++i) {
+    const auto index = static_cast<std::size_t>(order[i]);
+    segments[index] = TileCost(shape, device, tiles[index]).segments(best.target);
   }
   return chosen;
 }

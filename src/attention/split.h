@@ -21,10 +21,12 @@ inline constexpr int kModelSegments = 16;
 ///
 /// The cost of a unit is unit * max(reading_rows, rows * group): its reading or its arithmetic, in
 /// rows times keys. Candidates are "no split" and "split what exceeds total /
-/// (workgroups * c)" for c = 1, 2, 3, 4; each is charged its stored partials and its items' starts,
-/// and the candidate with the smallest estimated makespan wins, the coarser one on a tie.
+/// (workgroups * c)" for c = 1, 2, 3, 4, and the same of those tiles alone that are issued when
+/// whole rounds of workgroups are full; each is charged its stored partials and its items' starts,
+/// and the candidate with the smallest estimated makespan wins, the coarser one on a tie. `order`:
+/// that in which the tiles are issued, the longest first.
 int choose_segments(const Shape& shape, const DeviceFacts& device, std::span<const RowTile> tiles,
-                    std::vector<std::int32_t>& segments);
+                    std::span<const std::int32_t> order, std::vector<std::int32_t>& segments);
 
 /// The largest number of items, all kv heads counted, that choose_segments() makes of
 /// `tiles_and_heads` (row tile, kv head) pairs.

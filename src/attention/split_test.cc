@@ -7,6 +7,9 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <limits>
+#include <numeric>
 #include <queue>
 #include <random>
 #include <span>
@@ -46,6 +49,14 @@ Schedule schedule(const Plan& plan, const DeviceFacts& device) {
   return result;
 }
 
+device::GpuFacts h200() {
+  device::GpuFacts gpu;
+  gpu.name = "H200";
+  gpu.major = 9;
+  gpu.multiprocessors = 132;
+  return gpu;
+}
+
 const Shape kDirect{.q_heads = 16, .kv_heads = 8, .head_dim = 256};
 const Shape kOne{.q_heads = 4, .kv_heads = 1, .head_dim = 256};
 
@@ -65,11 +76,7 @@ TEST(Split, GivesALoneSequenceTheWholeDeviceAtEveryDepth) {
 TEST(Split, MakesNoSegmentOfTheFewKeysThatAVerifyBlockAddsToAPowerOfTwo) {
   const Shape shape{
       .q_heads = 32, .kv_heads = 4, .head_dim = 512, .layout = kv::Layout::kSwizzled8};
-  device::GpuFacts gpu;
-  gpu.name = "H200";
-  gpu.major = 9;
-  gpu.multiprocessors = 132;
-  const DeviceFacts device = gpu_device(gpu, shape);
+  const DeviceFacts device = gpu_device(h200(), shape);
   const UnitRule rule = unit_rule(shape, device);
   for (const std::int64_t depth : {8192, 32'768, 131'072}) {
     for (const std::int64_t past : {-1, 0, 1, 50}) {
@@ -80,7 +87,8 @@ TEST(Split, MakesNoSegmentOfTheFewKeysThatAVerifyBlockAddsToAPowerOfTwo) {
         tile.unit = unit_size(rule, tile.position + rows);
         tile.unit_last = static_cast<std::int32_t>((tile.position + rows - 1) / tile.unit + 1);
         std::vector<std::int32_t> segments;
-        choose_segments(shape, device, std::span(&tile, 1), segments);
+        constexpr std::array<std::int32_t, 1> kOrder{0};
+        choose_segments(shape, device, std::span(&tile, 1), kOrder, segments);
         EXPECT_EQ(segments[0], 16) << depth + past << " keys, " << rows << " rows";
       }
     }
@@ -93,6 +101,83 @@ TEST(Split, LeavesABatchThatFillsTheDeviceEvenlyUnsplit) {
                                               {.depth = 4096, .rows = 2});
     EXPECT_EQ(plan_of(kDirect, sequences, device_of(2)).partials, 0);
     EXPECT_EQ(plan_of(kOne, sequences, device_of(2)).partials, 0);
+  }
+}
+
+/// As schedule(), but a workgroup that has a multiprocessor for itself is as fast as all that fit.
+double shared_makespan(const Plan& plan, const DeviceFacts& device) {
+  const auto shared = static_cast<std::size_t>(device.workgroups / device.residents);
+  const auto residents = static_cast<std::size_t>(device.residents);
+  std::vector<std::vector<double>> left(shared);
+  std::size_t next = 0;
+  double now = 0;
+  const auto cost_of = [&](const WorkItem& item) {
+    return unit_cost(plan, device, plan.tiles[static_cast<std::size_t>(item.tile)]) * item.units();
+  };
+  while (true) {
+    for (std::size_t depth = 1; depth <= residents; ++depth) {
+      for (std::vector<double>& one : left) {
+        if (one.size() < depth && next < plan.items.size())
+          one.push_back(cost_of(plan.items[next++]));
+      }
+    }
+    double step = std::numeric_limits<double>::infinity();
+    for (const std::vector<double>& one : left) {
+      for (const double work : one)
+        step =
+            std::min(step, work * static_cast<double>(one.size()) / static_cast<double>(residents));
+    }
+    if (step == std::numeric_limits<double>::infinity()) return now;
+    now += step;
+    for (std::vector<double>& one : left) {
+      const double done = step * static_cast<double>(residents) /
+                          static_cast<double>(std::max<std::size_t>(one.size(), 1));
+      for (double& work : one) work -= done;
+      std::erase_if(one, [](double work) { return work <= 1e-6; });
+    }
+  }
+}
+
+/// What plan() hands out for sequences alike, without a kernel that a build may not have.
+Plan items_of(const Shape& shape, const DeviceFacts& device, int batch, std::int64_t keys,
+              int rows) {
+  Plan plan;
+  plan.shape = shape;
+  RowTile tile;
+  tile.rows = rows;
+  tile.position = keys - rows;
+  tile.unit = unit_size(unit_rule(shape, device), keys);
+  tile.unit_last = static_cast<std::int32_t>((keys - 1) / tile.unit + 1);
+  plan.tiles.assign(static_cast<std::size_t>(batch), tile);
+  std::vector<std::int32_t> order(plan.tiles.size());
+  std::iota(order.begin(), order.end(), 0);
+  choose_segments(shape, device, plan.tiles, order, plan.tile_segments);
+  for (const std::int32_t index : order) {
+    const std::int32_t count = plan.tile_segments[static_cast<std::size_t>(index)];
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      for (std::int32_t i = 0; i < count; ++i) {
+        plan.items.push_back(
+            {index, head, tile.unit_last * i / count, tile.unit_last * (i + 1) / count, -1});
+      }
+    }
+  }
+  return plan;
+}
+
+TEST(Split, HasNoCliffAlongTheBatch) {
+  for (const Shape& shape :
+       {Shape{.q_heads = 64, .kv_heads = 8, .head_dim = 128, .layout = kv::Layout::kSwizzled8},
+        Shape{.q_heads = 32, .kv_heads = 4, .head_dim = 512, .layout = kv::Layout::kSwizzled8},
+        Shape{.q_heads = 16, .kv_heads = 8, .head_dim = 256, .layout = kv::Layout::kSwizzled8}}) {
+    const DeviceFacts device = gpu_device(h200(), shape);
+    for (const int rows : {1, 8}) {
+      for (int batch = 16; batch <= 64; ++batch) {
+        const Plan plan = items_of(shape, device, batch, 4096, rows);
+        const double ideal = schedule(plan, device).ideal;
+        EXPECT_LE(shared_makespan(plan, device), 1.35 * ideal)
+            << shape.head_dim << " " << rows << " rows, batch " << batch;
+      }
+    }
   }
 }
 

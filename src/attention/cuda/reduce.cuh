@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(32) reduce(const __grid_constant__ Arguments a
   // Narrow warps are all in the chain: one addition a load, and none of the loads behind the
   // shuffles that weights take, where ptxas would put them. Of wide ones (more rows) the registers
   // of addresses kept apart let fewer sit beside a decode block, which spreads them more evenly.
-  constexpr bool kNarrow = kWidth == 1 && kRuns == 32;
+  constexpr bool kNarrow = kWidth == 1;
   // The list is at least as long as the grid, and a live reduction has rows and runs: asked like
   // this, all of it is under way before the first branch. It is in the chain wherever the block
   // finds no room beside those of the decode kernel.
