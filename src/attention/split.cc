@@ -16,7 +16,9 @@ constexpr double kFedAloneGain = 1.1;  // the same with deeper rings and a warp 
 constexpr int kLittle = 8;  // up to 1/8 of a unit's keys are too few for a segment of their own
 constexpr double kAlike = 1.25;  // cost of the dearest tile over that of the cheapest, up to which
                                  // whole rounds of tiles end together
-constexpr int kFinest = 4;       // segments per workgroup at most, when one tile is the whole step
+constexpr double kSharing = 1.35;  // gain of a workgroup beside which another one could run
+constexpr double kDoubt = 1.08;    // of a makespan in which that gain counts
+constexpr int kFinest = 4;  // segments per workgroup at most, when one tile is the whole step
 
 /// A workgroup alone on a multiprocessor is the faster way to read it.
 bool alone_is_fed(const Shape& shape, const DeviceFacts& device) {
@@ -106,12 +108,16 @@ struct Split {
 
 /// A few tiles more than fill the device take a round of their own, in which most of it is idle.
 /// So, where tiles are alike: those that fill whole rounds are not split, and those issued after
-/// them are, to end with them. A round has a workgroup on each multiprocessor, or as many as fit.
-void split_the_last(const Shape& shape, const DeviceFacts& device, std::span<const RowTile> tiles,
-                    std::span<const std::int32_t> order, Split& best) {
-  const int at_once[] = {device.workgroups / device.residents, device.workgroups};
+/// them are, to end with them. A round is all workgroups at once; where one of them on a
+/// multiprocessor is well fed, also one on each. (Elsewhere two on a multiprocessor make up for a
+/// round that is not full: (16, 8, 256) lost 3 to 5 % at 56 sequences, 2026-11.)
+Split split_the_last(const Shape& shape, const DeviceFacts& device, std::span<const RowTile> tiles,
+                     std::span<const std::int32_t> order) {
+  Split best{.makespan = std::numeric_limits<double>::infinity()};
+  const bool fed = device.residents == 1 || alone_is_fed(shape, device);
   const auto items = static_cast<int>(tiles.size()) * shape.kv_heads;
-  for (const int round : std::span(at_once).subspan(device.residents > 1 ? 0 : 1)) {
+  for (int share = 1; fed && share <= device.residents; ++share) {
+    const int round = device.workgroups / share;
     const int rounds = items / round;
     const auto whole = static_cast<std::size_t>(rounds * round / shape.kv_heads);
     if (whole == 0 || whole == tiles.size()) continue;
@@ -125,7 +131,8 @@ void split_the_last(const Shape& shape, const DeviceFacts& device, std::span<con
         rest += shape.kv_heads * cost.units * cost.unit;
       }
     }
-    const double filled = rounds * first.largest * round / device.workgroups;
+    const double filled =
+        first.largest * (rounds / share + (rounds % share > 0 ? 1 / kSharing : 0));
     for (int finer = 1; finer <= kFinest; ++finer) {
       const double target = rest / (static_cast<double>(round) * finer);
       Estimate estimate = first;
@@ -137,10 +144,12 @@ void split_the_last(const Shape& shape, const DeviceFacts& device, std::span<con
       const double spread =
           estimate.total / device.workgroups + estimate.largest * (1 - 1.0 / device.workgroups);
       const double makespan =
-          estimate.with_merges(std::max(filled, spread), estimate.largest, device);
+          estimate.with_merges(std::max(filled, spread), estimate.largest, device) *
+          (share > 1 ? kDoubt : 1);
       if (makespan < best.makespan) best = {makespan, target, whole};
     }
   }
+  return best;
 }
 
 }  // namespace
@@ -175,8 +184,13 @@ int choose_segments(const Shape& shape, const DeviceFacts& device, std::span<con
       chosen = finer;
     }
   }
-  if (whole.largest <= kAlike * smallest) split_the_last(shape, device, tiles, order, best);
-  if (best.whole > 0) chosen = 1;
+  if (whole.largest <= kAlike * smallest) {
+    const Split last = split_the_last(shape, device, tiles, order);
+    if (last.makespan < best.makespan) {
+      best = last;
+      chosen = 1;
+    }
+  }
   if (best.target == std::numeric_limits<double>::infinity()) return 1;
   for (std::size_t i = best.whole; i < tiles.size(); ++i) {
     const auto index = static_cast<std::size_t>(order[i]);
