@@ -178,12 +178,12 @@ int add_items(const RowTile& tile, int tile_index, const Cut& segments, Plan& ou
   return static_cast<int>(count);
 }
 
-/// Longest items first, so that the last to be handed out are short ones; ties in order. Sorts
-/// numbers that hold the length above and the index below.
-void order_tiles(Plan& out) {
+/// Dearest items first, so that the last to be handed out are cheap ones; ties in order. Sorts
+/// numbers that hold the cost (split.h) above and the index below.
+void order_tiles(const DeviceFacts& device, Plan& out) {
   constexpr int kIndexBits = 24;
   constexpr std::uint64_t kIndex = (std::uint64_t{1} << kIndexBits) - 1;
-  constexpr std::uint64_t kMostKeys = (std::uint64_t{1} << (64 - kIndexBits)) - 1;
+  constexpr std::uint64_t kMostCost = (std::uint64_t{1} << (64 - kIndexBits)) - 1;
   CHECK(out.tiles.size() <= kIndex);
   out.tile_order.resize(out.tiles.size());
   out.sort_keys.resize(out.tiles.size());
@@ -191,7 +191,8 @@ void order_tiles(Plan& out) {
     const RowTile& tile = out.tiles[i];
     const auto keys = static_cast<std::uint64_t>(tile.unit_last - tile.unit_first) *
                       static_cast<std::uint64_t>(tile.unit);
-    out.sort_keys[i] = (kMostKeys - keys) << kIndexBits | i;
+    const int rows = std::max(device.reading_rows, tile.rows * out.shape.group());
+    out.sort_keys[i] = (kMostCost - keys * static_cast<std::uint64_t>(rows)) << kIndexBits | i;
   }
   std::sort(out.sort_keys.begin(), out.sort_keys.end());
   for (std::size_t i = 0; i < out.tiles.size(); ++i) {
@@ -248,7 +249,7 @@ std::int64_t stored_partials(const Shape& shape, const RowTile& tile, int segmen
   return std::int64_t{units - units / count + 1} * tile.rows * shape.q_heads;
 }
 
-/// Gives tiles fewer segments, the shortest tiles first, until all fits; says whether it had to.
+/// Gives tiles fewer segments, the cheapest tiles first, until all fits; says whether it had to.
 bool fit_partials(const PlanInput& input, Plan& out) {
   if (!input.fit_partials || input.max_partials < 0 || input.policy != Policy::kSegue) return false;
   std::int64_t left = input.max_partials;
@@ -319,7 +320,7 @@ Status plan(const PlanInput& input, const DeviceFacts& device, Plan& out) {
     step.max_rows = std::max(step.max_rows, rows.rows);
     step.sequences += rows.rows > 0 ? 1 : 0;
   }
-  order_tiles(out);
+  order_tiles(device, out);
   choose_path(input, device, step, out);
   const bool limited = fit_partials(input, out);
   if (limited) out.rounds = 1;

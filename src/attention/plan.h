@@ -29,7 +29,7 @@ struct RowTile {
   std::int64_t token = 0;       // of the tile's first row in the packed rows of the step
 };
 
-/// One workgroup's work, issued in the order of Plan::items (longest tiles first): a row tile, one
+/// One workgroup's work, issued in the order of Plan::items (dearest tiles first): a row tile, one
 /// kv head, a run of units (a segment). Segments of a tile are equally long, or shrink towards its
 /// end where workgroups differ in speed and the tile is alone. A segment that starts at the tile's
 /// first unit folds its units in place: one partial per row and head, or the final result when it
@@ -99,7 +99,7 @@ struct PlanInput {
   int decode_rows = 1;     // 1 + k that the engine was started with (pr45450's clause reads it)
   int force_segments = 0;  // > 0: this many segments per (row tile, kv head); tests and `exactness`
   std::int64_t max_partials = -1;  // capacity of the workspace; -1: unlimited
-  bool fit_partials = false;  // `segue` splits fewer tiles, the longest first, instead of failing
+  bool fit_partials = false;  // `segue` splits fewer tiles, the dearest first, instead of failing
   const Kernel* kernel =
       nullptr;  // forced kernel; null: the first of the table that supports the shape
 };

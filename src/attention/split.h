@@ -24,7 +24,7 @@ inline constexpr int kModelSegments = 16;
 /// (workgroups * c)" for c = 1, 2, 3, 4, and the same of those tiles alone that are issued when
 /// whole rounds of workgroups are full; each is charged its stored partials and its items' starts,
 /// and the candidate with the smallest estimated makespan wins, the coarser one on a tie. `order`:
-/// that in which the tiles are issued, the longest first.
+/// that in which the tiles are issued, the dearest first.
 int choose_segments(const Shape& shape, const DeviceFacts& device, std::span<const RowTile> tiles,
                     std::span<const std::int32_t> order, std::vector<std::int32_t>& segments);
 
