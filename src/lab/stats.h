@@ -17,13 +17,13 @@ double percentile(std::span<const double> samples,
 
 struct Ratio {
   double median = 1;  // of rate_ratio: the ratio itself
-  double low95 = 1;   // two-sided 95 % interval of the mean ratio
+  double low95 = 1;   // two-sided 95 % interval of `median`, which lies in it
   double high95 = 1;
 };
 
-/// Ratio a / b from pairs measured next to each other in time. The interval is Student's t on the
-/// mean of log(a_i / b_i); the first and last percent of the log ratios are clipped to the rest
-/// (one preempted slice is not evidence). Fewer than two pairs: an interval of [0, infinity).
+/// Ratio a / b from pairs measured next to each other in time: the median of a_i / b_i, and the two
+/// order statistics around it that bound the true one by the sign test, whatever the distribution
+/// (one preempted slice is not evidence). Fewer than six pairs bound nothing: [0, infinity).
 Ratio paired_ratio(std::span<const double> a, std::span<const double> b);
 
 /// What one alternative did in its turns, one entry a turn.
