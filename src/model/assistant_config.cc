@@ -78,6 +78,11 @@ Result<AssistantConfig> assistant_from_json(const core::Json& json, const std::s
   if (!backbone.ok()) return backbone.error();
   config.backbone = *backbone;
   const core::Json* ordered = json.find("use_ordered_embeddings");
+  if (ordered != nullptr && !ordered->is_null() && ordered->as_bool() == nullptr) {
+    return Error{ErrorCode::kInvalidFile,
+                 fmt::format("'{}': use_ordered_embeddings is {}; allowed: true, false", path,
+                             ordered->dump())};
+  }
   if (ordered != nullptr && ordered->as_bool() != nullptr && *ordered->as_bool()) {
     const Result<std::int64_t> count = positive(json, path, "num_centroids", 2048);
     if (!count.ok()) return count.error();

@@ -208,6 +208,8 @@ TEST(AssistantFile, RefusesOtherTargetsWithTheTwoNumbers) {
            Case{"\"num_centroids\": 16", "\"num_centroids\": 17", "160", "17"},
            Case{"\"centroid_intermediate_top_k\": 3", "\"centroid_intermediate_top_k\": 30", "30",
                 "16"},
+           Case{"\"use_ordered_embeddings\": true", "\"use_ordered_embeddings\": 1",
+                "use_ordered_embeddings is 1", "true, false"},
            Case{"\"intermediate_size\": 64", "\"intermediate_size\": 63", "64", "63"},
            Case{"\"num_kv_shared_layers\": 4", "\"num_kv_shared_layers\": 2", "layer 3",
                 "first 2 layers"},

@@ -57,6 +57,12 @@ class Reader {
     if (value->as_string() != nullptr) return *value->as_string();
     return wrong(key, *value, "a string"), std::string(fallback);
   }
+  /// The object at the key; null where it is absent.
+  const Json* object(std::string_view key) {
+    const Json* value = find(key);
+    if (value == nullptr || value->is_object()) return value;
+    return wrong(key, *value, "an object"), nullptr;
+  }
   /// The key, where it is present, must have this value.
   void require(std::string_view key, const Json& needed) {
     const Json* value = find(key);
@@ -111,12 +117,27 @@ std::vector<int> layer_kinds(Reader& reader, int layers) {
   return kinds;
 }
 
+/// The rope of one kind of layer; null: that of the published class.
+const Json* rope_of(Reader& reader, std::string_view type_name) {
+  const Json* all = reader.object("rope_parameters");
+  if (all == nullptr) return nullptr;
+  for (const auto& [name, value] : *all->as_object()) {
+    if (std::ranges::find(kTypeNames, name) != kTypeNames.end()) continue;
+    reader.fail(ErrorCode::kUnsupported,
+                fmt::format("rope_parameters.{} is {}; supported in rope_parameters: {}", name,
+                            value.dump(), fmt::join(kTypeNames, ", ")));
+  }
+  Reader kinds(*all, reader.where(), "rope_parameters.");
+  const Json* rope = kinds.object(type_name);
+  reader.adopt(kinds);
+  return rope;
+}
+
 void read_rope(Reader& reader, std::string_view type_name, bool proportional, LayerKind& kind) {
   kind.rope_theta = proportional ? 1e6 : 1e4;
   double part = proportional ? 0.25 : 1.0;
-  const Json* all = reader.find("rope_parameters");
-  const Json* json = all == nullptr ? nullptr : all->find(type_name);
-  if (json != nullptr && !json->is_null()) {
+  const Json* json = rope_of(reader, type_name);
+  if (json != nullptr) {
     Reader rope(*json, reader.where(), fmt::format("rope_parameters.{}.", type_name));
     const std::string type = rope.text("rope_type", "default");
     kind.rope_theta = rope.number("rope_theta", 1, 1e12, kind.rope_theta);
@@ -237,6 +258,7 @@ Result<Config> read_text(const Json& json, const std::string& where) {
   }
   reader.require("hidden_activation", Json("gelu_pytorch_tanh"));
   reader.require("attention_bias", Json(false));
+  reader.require("rope_scaling", Json());
   if (const Json* both = reader.find("use_bidirectional_attention");
       both != nullptr && both->dump() != "\"vision\"") {
     reader.wrong("use_bidirectional_attention", *both, "null, \"vision\"");
