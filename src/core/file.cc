@@ -10,17 +10,22 @@
 
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 namespace segue::core {
 namespace {
 
+std::string name_of(const std::string& path, std::string_view action) {
+  if (path != "-") return fmt::format("'{}'", path);
+  return action == "read" ? "standard input" : "standard output";
+}
+
 Error io_error(const std::string& path, std::string_view action) {
-  const ErrorCode code = errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo;
-  const std::string name = path != "-"        ? fmt::format("'{}'", path)
-                           : action == "read" ? "standard input"
-                                              : "standard output";
-  return {code, fmt::format("cannot {} {}: {}", action, name, std::strerror(errno))};
+  const int problem = errno;
+  const ErrorCode code = problem == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo;
+  return {code,
+          fmt::format("cannot {} {}: {}", action, name_of(path, action), std::strerror(problem))};
 }
 
 struct Descriptor {
@@ -76,7 +81,7 @@ void MappedFile::release(std::int64_t offset, std::int64_t bytes) const {
   }
 }
 
-Result<std::string> read_file(const std::string& path) {
+Result<std::string> read_file(const std::string& path, std::int64_t most_bytes) {
   Descriptor file{path == "-" ? 0 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   if (file.fd < 0) return io_error(path, "open");
   std::string text;
@@ -86,6 +91,10 @@ Result<std::string> read_file(const std::string& path) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return io_error(path, "read");
     if (got == 0) return text;
+    if (std::ssize(text) + got > most_bytes) {
+      return Error{ErrorCode::kIo, fmt::format("{} is too long to read: allowed are up to {} bytes",
+                                               name_of(path, "read"), most_bytes)};
+    }
     text.append(buffer, static_cast<std::size_t>(got));
   }
 }

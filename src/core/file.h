@@ -32,7 +32,11 @@ class MappedFile {
   std::int64_t size_ = 0;
 };
 
-Result<std::string> read_file(const std::string& path);
+/// No text that anyone means is larger; what never ends (a device, a pipe) is.
+inline constexpr std::int64_t kMostTextBytes = std::int64_t{1} << 30;
+
+/// All of `path` ("-": standard input). kIo when it is longer than `most_bytes`.
+Result<std::string> read_file(const std::string& path, std::int64_t most_bytes = kMostTextBytes);
 
 /// Writes `text` to `path` ("-": standard output). Fails when any byte could not be written.
 Status write_file(const std::string& path, std::string_view text);

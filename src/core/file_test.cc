@@ -14,6 +14,7 @@
 namespace segue::core {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class FileTest : public ::testing::Test {
@@ -73,6 +74,17 @@ TEST_F(FileTest, AFullDiskIsAnError) {
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kIo);
   EXPECT_THAT(status.error().message, HasSubstr("No space left"));
+}
+
+TEST_F(FileTest, WhatNeverEndsIsRefusedBeforeItFillsTheMemory) {
+  ASSERT_TRUE(write_file(path("a"), std::string(100'000, 'x')).ok());
+  EXPECT_EQ(read_file(path("a"), 100'000).value().size(), 100'000u);
+  const Result<std::string> longer = read_file(path("a"), 99'999);
+  ASSERT_FALSE(longer.ok());
+  EXPECT_EQ(longer.error().code, ErrorCode::kIo);
+  EXPECT_THAT(longer.error().message, AllOf(HasSubstr("/a'"), HasSubstr("up to 99999 bytes")));
+  if (!std::filesystem::exists("/dev/zero")) GTEST_SKIP() << "this system has no /dev/zero";
+  EXPECT_THAT(read_file("/dev/zero", 1 << 20).error().message, HasSubstr("'/dev/zero'"));
 }
 
 TEST_F(FileTest, AnUnreadableFileIsAnError) {
