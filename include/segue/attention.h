@@ -54,10 +54,12 @@ struct AttentionConfig {
 struct AttentionLimits {
   int sequences = 1;
   int rows_per_sequence = 1;
-  std::int64_t rows = 0;            // of all sequences together; 0: sequences * rows_per_sequence
-  std::int64_t kv_len = 0;          // of the longest sequence, its rows in the step included
-  std::int32_t table_stride = 0;    // entries of a row of the page tables; 0: what kv_len needs
-  std::size_t workspace_bytes = 0;  // at most this much is asked for; 0: 512 MiB. Less splits less.
+  std::int64_t rows = 0;          // of all sequences together; 0: sequences * rows_per_sequence
+  std::int64_t kv_len = 0;        // of the longest sequence, its rows in the step included
+  std::int32_t table_stride = 0;  // entries of a row of the page tables; 0: what kv_len needs
+  /// At most this much is asked for; 0: 512 MiB. With less, policy "segue" splits less; the others
+  /// split as their rule says, and update() refuses the step whose partials have no room.
+  std::size_t workspace_bytes = 0;
 };
 
 /// One sequence of a step. Its row i sits at position depth + i; K and V of its rows have been

@@ -176,6 +176,28 @@ TEST(AttentionApi, GivesTheSameBytesWithinAnyWorkspace) {
   }
 }
 
+TEST(AttentionApi, APolicyThatSplitsByItsRuleRefusesStepsWithoutRoomAndGoesOn) {
+  const attention::Shape shape = small_shape();
+  Step step(shape, {{3000, 4}, {1500, 1}});
+  AttentionConfig config = config_of(shape);
+  config.policy = "segmented";
+  const auto attention = Attention::create(config);
+  ASSERT_TRUE(attention.ok());
+  AttentionLimits limits = step.limits();
+  limits.workspace_bytes = 1 << 14;
+  const auto plan = (*attention)->make_plan(limits);
+  ASSERT_TRUE(plan.ok()) << plan.error().message;
+  const Status refused = (*plan)->update(step.sequences);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kNoMemory);
+  EXPECT_NE(refused.error().message.find("partials"), std::string::npos) << refused.error().message;
+  const std::vector<std::int32_t> tables = step.tables_of(limits.table_stride);
+  EXPECT_FALSE((*plan)->run(step.call(**plan, tables)).ok()) << "of the step that was refused";
+  const AttentionSequence little{.depth = 20, .rows = 1};
+  ASSERT_TRUE((*plan)->update({&little, 1}).ok());
+  EXPECT_TRUE((*plan)->run(step.call(**plan, tables)).ok());
+}
+
 TEST(AttentionApi, RoundsQAndOutAtTheEdgesWhenTheyHaveTheKvType) {
   const attention::Shape shape = small_shape();
   Step step(shape, kRagged);
