@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // segue ladder: flags to lab::run_ladder, rows to a table and a file.
 #include <atomic>
+#include <iterator>
 
 #include <fmt/format.h>
 
@@ -48,9 +49,10 @@ Status ladder_command(int argc, const char* const* argv) {
       .path("--prompt-file", prompt_file, "fill the context with this text, repeated")
       .choice("--fill", fill, {"synthetic"},
               "fill the context without a text: pseudo-random tokens")
-      .reals("--synthetic-acceptance", options.synthetic_acceptance, {0, 1},
-             "probability that draft position 1, 2, .. is right; an oracle drafts the target's own "
-             "tokens")
+      .reals(
+          "--synthetic-acceptance", options.synthetic_acceptance, {0, 1},
+          "probability that draft position 1, 2, .. is right, the last also for those after it; an "
+          "oracle drafts the target's own tokens")
       .choice("--device", device, {"cpu", "cuda"}, "where the model runs")
       .choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
       .integer("--page-size", options.page_size, ranges::kPageSize,
@@ -66,6 +68,12 @@ Status ladder_command(int argc, const char* const* argv) {
   if (Status status = model.resolve(args, seed); !status.ok()) return status;
   if (args.given("--fill") && args.given("--prompt-file")) {
     return Error{ErrorCode::kUsage, "--fill and --prompt-file exclude each other"};
+  }
+  if (std::ssize(options.synthetic_acceptance) > ranges::kDraftTokens.high) {
+    return Error{ErrorCode::kUsage,
+                 fmt::format("--synthetic-acceptance: {} values; allowed: up to {}, one for each "
+                             "draft position",
+                             options.synthetic_acceptance.size(), ranges::kDraftTokens.high)};
   }
   options.depths = depths;
   options.device = parse_device(device);
