@@ -46,7 +46,8 @@ Result<std::unique_ptr<Loop>> Loop::create(Runtime& runtime, const LoopOptions& 
   const std::int64_t memory = model.place().memory_bytes();
   kv::Demand demand;
   demand.sequences = options.max_sequences;
-  demand.tokens = options.context + speculate::kMaxDraft;
+  demand.drafts = speculate::kMaxDraft;
+  demand.tokens = options.context + demand.drafts;
   demand.max_rows = std::max(options.prefill_chunk, 1 + speculate::kMaxDraft);
   kv::CacheOptions cache_options;
   cache_options.max_rows = demand.max_rows;

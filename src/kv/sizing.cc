@@ -144,12 +144,12 @@ Result<std::vector<PoolSpec>> size_pools(std::vector<PoolSpec> specs, const Dema
         static_cast<int>(std::min<std::int64_t>(pages, std::numeric_limits<std::int32_t>::max()));
   }
   if (need > budget_bytes || too_many_pages) {
+    const std::int64_t fit = longest_fit(specs, demand, budget_bytes) - demand.drafts;
     return Error{ErrorCode::kNoMemory,
                  fmt::format("the KV cache for {} sequence(s) of {} tokens needs {}: {}; the "
-                             "budget is {}, enough for "
-                             "{} tokens per sequence",
-                             demand.sequences, demand.tokens, bytes_text(need), per_pool,
-                             bytes_text(budget_bytes), longest_fit(specs, demand, budget_bytes))};
+                             "budget is {}, enough for {} tokens per sequence",
+                             demand.sequences, demand.tokens - demand.drafts, bytes_text(need),
+                             per_pool, bytes_text(budget_bytes), std::max<std::int64_t>(fit, 0))};
   }
   return specs;
 }

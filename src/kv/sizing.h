@@ -39,6 +39,7 @@ struct Demand {
   int sequences = 1;
   std::int64_t tokens = 0;  // largest length of a sequence, generated tokens and drafts included
   int max_rows = 1;  // largest block of rows in flight per sequence: the prefill chunk or 1 + k
+  int drafts = 0;    // of `tokens`, those that are no part of the context; messages leave them out
 };
 
 /// Refuses what no pool can have: counts out of range, a page size or head dim that is no multiple
@@ -60,7 +61,7 @@ std::int64_t pages_per_sequence(const PoolSpec& spec, std::int64_t tokens, int m
 
 /// Fills `pages` of every spec for `demand` and returns the specs. kNoMemory when all pools
 /// together exceed `budget_bytes`; the message has the need per pool, the budget and the longest
-/// length that would fit.
+/// context that would fit, `drafts` beside it.
 Result<std::vector<PoolSpec>> size_pools(
     std::vector<PoolSpec> specs, const Demand& demand,
     std::int64_t budget_bytes = std::numeric_limits<std::int64_t>::max());

@@ -59,6 +59,23 @@ TEST(Sizing, RefusesOverBudgetWithTheNumbersAndWhatWouldFit) {
       size_pools({spec(0, 64)}, {.sequences = 2, .tokens = 320, .max_rows = 64}, budget).ok());
 }
 
+TEST(Sizing, TheLengthThatWouldFitLeavesRoomForDrafts) {
+  const std::int64_t budget = 10 * page_bytes(spec(0, 64));
+  const auto sized = [&](std::int64_t context) {
+    return size_pools({spec(0, 64)},
+                      {.sequences = 2, .tokens = context + 16, .max_rows = 64, .drafts = 16},
+                      budget);
+  };
+  ASSERT_FALSE(sized(1000).ok());
+  EXPECT_THAT(sized(1000).error().message, HasSubstr("2 sequence(s) of 1000 tokens"));
+  EXPECT_THAT(sized(1000).error().message, HasSubstr("enough for 304 tokens per sequence"));
+  EXPECT_TRUE(sized(304).ok());
+  EXPECT_FALSE(sized(305).ok());
+  const auto nothing = size_pools(
+      {spec(0, 64)}, {.sequences = 20, .tokens = 26, .max_rows = 64, .drafts = 16}, budget);
+  EXPECT_THAT(nothing.error().message, HasSubstr("enough for 0 tokens per sequence"));
+}
+
 TEST(Sizing, AbsurdNumbersAreRefusedWithoutOverflow) {
   const auto sized = size_pools(
       {spec(0, 8)}, {.sequences = 2147483647, .tokens = 9223372036854775807, .max_rows = 1});

@@ -77,6 +77,8 @@ TEST_F(Cli, UsageErrorsExitWithTwoAndNameTheFlag) {
            {"ladder -m " + model + " --spec off,mtp:4", "--assistant"},
            {"ladder -m " + model + " --spec draft:4", "--draft-model"},
            {"ladder -m " + model + " --page-size 12", "multiples of 8"},
+           {"ladder -m " + model + " --synthetic-acceptance .9,.8,.7,.6,.5,.4,.3,.2,.1",
+            "9 values; allowed: up to 8"},
            {"sweep --shape 4,1,64 --kernel cuda.sm80.bf16", "cuda.sm80.bf16"},
            {"explain --shape 4,1,64 --device cuda --kernel reference", "--device cpu"},
            {"explain --shape 4,1,64 --device cuda --kv f32", "f16, bf16"},
@@ -424,6 +426,25 @@ TEST_F(Cli, LadderMeasuresEveryCellAndSolvesForBreakEven) {
     EXPECT_EQ(at(row, "groups").as_array()->size(), 2u);
     EXPECT_FALSE(at(row, "ratio_to_off.low95").is_null());
     EXPECT_NE(row.find("break_even_acceptance"), nullptr);
+  }
+}
+
+/// Situation 25: what memory cannot hold is refused before the first step, with the context that it
+/// can; that number is then true.
+TEST_F(Cli, AContextThatMemoryCannotHoldIsRefusedAtStartWithOneThatItCan) {
+  const std::string long_model = write_tiny({.layers = 6, .context = 1 << 30}, "long");
+  for (const std::string& command :
+       {"run -q -p x -n 2 -m " + long_model, "run -q -p x -n 2 --spec off -m " + long_model}) {
+    const Outcome refused = run_program(command);
+    EXPECT_EQ(refused.code, 1) << command;
+    EXPECT_THAT(refused.output, HasSubstr("1 sequence(s) of 1073741824 tokens needs"));
+    const std::string before = "enough for ";
+    const std::size_t at = refused.output.find(before);
+    ASSERT_NE(at, std::string::npos) << refused.output;
+    const std::int64_t fits = std::stoll(refused.output.substr(at + before.size()));
+    ASSERT_GT(fits, 1000);
+    EXPECT_EQ(run_program(command + fmt::format(" --ctx {}", fits)).code, 0) << fits;
+    EXPECT_EQ(run_program(command + fmt::format(" --ctx {}", fits + 64)).code, 1) << fits;
   }
 }
 
