@@ -47,6 +47,15 @@ constexpr std::string_view finish_reason_name(FinishReason reason) {
   return "?";
 }
 
+/// Speculation in the steps that had depth_from to depth_to - 1 keys in the cache before them.
+struct DepthStats {
+  std::int64_t depth_from = 0;
+  std::int64_t depth_to = 0;  // 0: no end
+  std::int64_t steps = 0;
+  std::vector<std::int64_t> drafted_per_position;
+  std::vector<std::int64_t> accepted_per_position;
+};
+
 /// Speculation and speed of one request. Per-position vectors end at the last position ever
 /// drafted.
 struct GenerationStats {
@@ -55,6 +64,7 @@ struct GenerationStats {
   std::int64_t accepted = 0;
   std::vector<std::int64_t> drafted_per_position;  // steps that verified a draft at this position
   std::vector<std::int64_t> accepted_per_position;
+  std::vector<DepthStats> by_depth;       // the same counts; depths that no step had are left out
   std::vector<std::int64_t> k_histogram;  // decode steps by k
   double mean_acceptance_length = 1.0;    // tokens per step that verified at least one draft
   double prefill_s = 0;                   // first prompt row in to first token out

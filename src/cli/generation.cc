@@ -243,6 +243,16 @@ core::Json completion_json(const Completion& completion, double load_s, bool wit
   const auto measured = [](double value) { return value > 0 ? core::Json(value) : core::Json(); };
   core::Json time = core::Json::object();
   time.set("draft", stats.draft_s).set("verify", stats.verify_s).set("other", stats.other_s);
+  core::Json depths = core::Json::array();
+  for (const DepthStats& depth : stats.by_depth) {
+    core::Json bucket = core::Json::object();
+    bucket.set("depth_from", depth.depth_from)
+        .set("depth_to", depth.depth_to > 0 ? core::Json(depth.depth_to) : core::Json())
+        .set("steps", depth.steps)
+        .set("accepted_per_position", depth.accepted_per_position)
+        .set("drafted_per_position", depth.drafted_per_position);
+    depths.push(std::move(bucket));
+  }
   core::Json counts = core::Json::object();
   counts.set("load_s", load_s)
       .set("prefill_tokens_per_s", measured(stats.prefill_tokens_per_s))
@@ -254,6 +264,7 @@ core::Json completion_json(const Completion& completion, double load_s, bool wit
       .set("accepted", stats.accepted)
       .set("accepted_per_position", stats.accepted_per_position)
       .set("drafted_per_position", stats.drafted_per_position)
+      .set("by_depth", std::move(depths))
       .set("mean_acceptance_length", stats.mean_acceptance_length)
       .set("speedup_over_off", measured(stats.speedup_over_off))
       .set("k_histogram", stats.k_histogram)

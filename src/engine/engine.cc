@@ -24,6 +24,27 @@ namespace {
 using engine::kMaxK;
 constexpr int kDefaultFixedK = 4;
 
+std::vector<DepthStats> by_depth(const core::Json& counts) {
+  const auto number = [](const core::Json* json) {
+    const std::int64_t* value = json == nullptr ? nullptr : json->as_int();
+    return value == nullptr ? 0 : *value;
+  };
+  const auto numbers = [&](const core::Json* array) {
+    std::vector<std::int64_t> values;
+    for (const core::Json& value : *array->as_array()) values.push_back(number(&value));
+    return values;
+  };
+  std::vector<DepthStats> depths;
+  for (const core::Json& depth : *counts.find("by_depth")->as_array()) {
+    depths.push_back({.depth_from = number(depth.find("depth_from")),
+                      .depth_to = number(depth.find("depth_to")),
+                      .steps = number(depth.find("steps")),
+                      .drafted_per_position = numbers(depth.find("drafted_per_position")),
+                      .accepted_per_position = numbers(depth.find("accepted_per_position"))});
+  }
+  return depths;
+}
+
 GenerationStats stats_of(const engine::Sequence& sequence, std::int64_t prefilled) {
   const speculate::Statistics& counts = sequence.stats;
   GenerationStats stats;
@@ -36,6 +57,7 @@ GenerationStats stats_of(const engine::Sequence& sequence, std::int64_t prefille
     stats.drafted_per_position.push_back(counts.positions().drafted[i]);
     stats.accepted_per_position.push_back(counts.positions().accepted[i]);
   }
+  stats.by_depth = by_depth(counts.to_json());
   const auto& histogram = counts.k_histogram();
   std::size_t used = histogram.size();
   while (used > 1 && histogram[used - 1] == 0) --used;

@@ -37,6 +37,7 @@ TEST_F(Cli, UsageErrorsExitWithTwoAndNameTheFlag) {
            {run_model + "-p x -n -2", "-n"},
            {run_model + "-p x -n 1e3", "1e3"},
            {run_model + "-p x --temperature nan", "--temperature"},
+           {run_model + "-p x --kv q8_0", "'q8_0' is not allowed; allowed: f32, f16, bf16"},
            {run_model + "-p x --temperature -1", "--temperature"},
            {run_model + "-p x --top-p 1.5", "--top-p"},
            {run_model + "-p x --spec medusa", "off, ngram, mtp, draft, auto"},
@@ -168,8 +169,8 @@ TEST_F(Cli, RunWritesTheDocumentThatScriptsRead) {
        {"text", "stats.load_s", "stats.prefill_tokens_per_s", "stats.decode_tokens_per_s",
         "stats.drafted", "stats.accepted", "stats.accepted_per_position",
         "stats.drafted_per_position", "stats.mean_acceptance_length", "stats.k_histogram",
-        "stats.time_s.draft", "stats.time_s.verify", "stats.time_s.other", "settings.spec",
-        "machine.cpu", "build.commit"}) {
+        "stats.by_depth", "stats.time_s.draft", "stats.time_s.verify", "stats.time_s.other",
+        "settings.spec", "machine.cpu", "build.commit"}) {
     EXPECT_FALSE(at(json, field).is_null()) << field;
   }
   const Result<std::string> lines = core::read_file(trace);

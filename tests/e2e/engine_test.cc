@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <limits>
+#include <map>
 #include <memory>
 
 #include <gmock/gmock.h>
@@ -189,12 +190,13 @@ TEST(Engine, StatisticsEqualARecountOfTheTrace) {
   EngineOptions options;
   options.trace = [&](std::string_view line) { lines.emplace_back(line); };
   const auto engine = make_engine(options);
-  Request request = request_of(120, 80);
+  Request request = request_of(220, 80);  // on both sides of 256 keys
   request.spec = SpecMode::kNgram;
   request.draft_tokens = 5;
   const Result<Completion> completion = engine->generate(request);
   ASSERT_TRUE(completion.ok());
   std::vector<std::int64_t> drafted(8), accepted(8);
+  std::map<std::int64_t, DepthStats> depths;  // situation 24: an average hides where drafts fail
   std::int64_t emitted = 0;
   for (const std::string& line : lines) {
     const Result<core::Json> json = core::Json::parse(line);
@@ -203,6 +205,15 @@ TEST(Engine, StatisticsEqualARecountOfTheTrace) {
     const std::int64_t a = *json->find("accepted")->as_int();
     for (std::int64_t i = 0; i < k; ++i) ++drafted[static_cast<std::size_t>(i)];
     for (std::int64_t i = 0; i < a; ++i) ++accepted[static_cast<std::size_t>(i)];
+    if (!*json->find("prefill")->as_bool()) {
+      DepthStats& here = depths[*json->find("depth")->as_int() / 256];
+      here.drafted_per_position.resize(8);
+      here.accepted_per_position.resize(8);
+      ++here.steps;
+      for (std::int64_t i = 0; i < k; ++i) ++here.drafted_per_position[static_cast<std::size_t>(i)];
+      for (std::int64_t i = 0; i < a; ++i)
+        ++here.accepted_per_position[static_cast<std::size_t>(i)];
+    }
     emitted += *(*json->find("sequences")->as_array())[0].find("emitted")->as_int();
     ASSERT_EQ(json->find("groups")->as_array()->size(), 2u);
     for (const core::Json& group : *json->find("groups")->as_array()) {
@@ -216,6 +227,17 @@ TEST(Engine, StatisticsEqualARecountOfTheTrace) {
   for (std::size_t i = 0; i < stats.drafted_per_position.size(); ++i) {
     EXPECT_EQ(stats.drafted_per_position[i], drafted[i]);
     EXPECT_EQ(stats.accepted_per_position[i], accepted[i]);
+  }
+  ASSERT_EQ(stats.by_depth.size(), 2u);
+  for (const DepthStats& depth : stats.by_depth) {
+    EXPECT_EQ(depth.depth_to, depth.depth_from + 256);
+    const DepthStats& expected = depths[depth.depth_from / 256];
+    EXPECT_EQ(depth.steps, expected.steps);
+    ASSERT_FALSE(depth.drafted_per_position.empty());
+    for (std::size_t i = 0; i < depth.drafted_per_position.size(); ++i) {
+      EXPECT_EQ(depth.drafted_per_position[i], expected.drafted_per_position[i]);
+      EXPECT_EQ(depth.accepted_per_position[i], expected.accepted_per_position[i]);
+    }
   }
 }
 
