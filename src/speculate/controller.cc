@@ -27,6 +27,12 @@ constexpr double kLargestDoubtSteps = 0.7;
 constexpr double kLargestDoubtStepsRight = 1.0;
 constexpr double kLargestDoubtStepsWrong = 0.4;
 constexpr std::int64_t kStepsToJudge = 8;
+// A step that was measured on so few occasions may have been disturbed, with what probability, by
+// at least this share of it. In a batch one draft each is tried again for that: it costs little,
+// and what looks worse than it is would never be seen again.
+constexpr std::array<double, 4> kDisturbed{0, 0.1, 0.05, 0};  // by occasions
+constexpr int kMostDisturbed = 3;
+constexpr double kDisturbedShare = 0.3;
 // Steps' worth of time that a probe must promise over the horizon.
 constexpr double kWorthLearning = 0.25;
 // A kernel's cost is taken to change once in so many steps.
@@ -74,6 +80,16 @@ double Controller::most_doubt_steps(const std::vector<Member>& members,
   return steps_ < kStepsToJudge ? kLargestDoubtStepsWrong : kLargestDoubtSteps;
 }
 
+/// In a batch on a CPU a row may cost what a sequence does, and what is found out about many by
+/// trying them costs several steps: one draft each first, then at most twice as many rows as have
+/// been measured.
+bool Controller::too_many_rows(const std::vector<Choice>& choices, const Choice& choice) const {
+  if (options_.rows.tiles || choice.drafts.size() == 1 || choice.shape.extra_rows() == 0)
+    return false;
+  const int measured = costs_.most_rows() - choice.shape.batch;
+  return choice.shape.extra_rows() > std::max(choices[1].shape.extra_rows(), 2 * measured);
+}
+
 /// The choice that is most worth trying although `best` is expected to be faster: what trying it
 /// may bring over the horizon (expected improvement: Mockus 1975) exceeds what it costs, and the
 /// budget allows it.
@@ -89,10 +105,16 @@ const Controller::Choice* Controller::worthwhile_probe(const std::vector<Member>
     const double doubt_us = CostModel::difference_error_us(choice.step, choices[0].step);
     if (doubt_us > most_doubt_steps(members, choice) * choices[0].us) continue;
     if (loss_us > 0 && loss_us > budget_steps_ * choices[0].us) continue;
+    if (too_many_rows(choices, choice)) continue;
     const double unknown = unknown_us(members, choice, best);
     // Where `best` itself tells more, there is nothing to gain.
     double gain_us =
         unknown < costs_.learnable_us(best.step, choice.step) ? 0 : expected_gain(loss_us, unknown);
+    if (members.size() > 1 && &choice == &choices[1]) {
+      const int times = std::min(costs_.occasions(choice.shape), kMostDisturbed);
+      gain_us = std::max(gain_us, kDisturbed[static_cast<std::size_t>(times)] *
+                                      (kDisturbedShare * choice.step.us - loss_us));
+    }
     if (choice.shape.extra_rows() > 0 && best.shape.extra_rows() == 0) {
       // Has the kernel become cheaper since it was last seen?
       const double draft_us = choice.us - choice.step.us;
@@ -205,9 +227,13 @@ void Controller::decide(std::span<const DraftOffer> offers, std::span<Decision> 
     sequence.last_draft = pick.draft;
     if (pick.draft > 0) sequence.last_kind = picked.kind;
   }
-  const bool same = !probe && chosen.drafts == last_chosen_.drafts;
+  // In a batch, where weighing takes longest, a trial between two decisions that are alike has
+  // changed nothing.
+  const bool same = chosen.drafts == (members.size() > 1 ? settled_ : last_chosen_.drafts);
   last_chosen_ = std::move(chosen);
-  if (!probe) plan_rest(members, offers, decisions, same);
+  if (probe) return;
+  settled_ = last_chosen_.drafts;
+  plan_rest(members, offers, decisions, same);
 }
 
 void Controller::observe_draft(std::int64_t sequence, DraftSource source,

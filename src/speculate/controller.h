@@ -165,6 +165,7 @@ class Controller {
   double unknown_us(const std::vector<Member>& members, const Choice& choice,
                     const Choice& best) const;
   double most_doubt_steps(const std::vector<Member>& members, const Choice& choice) const;
+  bool too_many_rows(const std::vector<Choice>& choices, const Choice& choice) const;
   const Choice* worthwhile_probe(const std::vector<Member>& members,
                                  const std::vector<Choice>& choices, const Choice& best) const;
   bool proven(const std::vector<Member>& members, const Choice& choice, const Choice& off) const;
@@ -213,6 +214,7 @@ class Controller {
   Observations waiting_;
   bool waits_ = false;
   Choice last_chosen_;
+  std::vector<Pick> settled_;  // by the last decision that was no probe
   std::vector<Choice> last_choices_;
   bool last_was_probe_ = false;
 };

@@ -52,11 +52,14 @@ double in_batch(double share, int batch) { return batch * share / (1 + (batch - 
 constexpr double kCheapRowDeviation = 0.05;
 // Verify steps take at most so many times as long as as many steps as they have rows.
 constexpr double kMostSlowPath = 3;
+constexpr double kMostDisturbed = 3.3;      // steps with one row each, for one draft each
 constexpr double kMostLoneRowShare = 0.75;  // of a step, of a row beside one sequence
 constexpr double kMostRowShare = 1.5;  // of what a sequence of a batch costs, believed of a row
 constexpr double kFar = 4.0;  // standard deviations from what was expected: disturbed, or a change
 constexpr int kDisturbedInARow = 12;
 constexpr int kDisturbedBeforeKnown = 2;  // where nothing has been measured
+constexpr double kShorter = 1.5;          // standard deviations
+constexpr int kFewOccasions = 2;
 constexpr double kFirstTooLong = 0.7;  // a second step that takes this share of the first, or less
 constexpr double kDrift = 0.003;       // of the prior deviations, per observation
 constexpr double kDepthUnit = 4096;
@@ -166,9 +169,9 @@ void DriftingFit::assume(int index, double mean, double deviation) {
   covariance_[i * n + i] = prior_[i * n + i] = square(deviation);
 }
 
-bool DriftingFit::is_far_too_long(Prediction features, double us) const {
+double DriftingFit::surprise(Prediction features, double us) const {
   complete(features);
-  return us - features.us > kFar * std::hypot(noise_ * features.us, features.error_us());
+  return (us - features.us) / std::hypot(noise_ * features.us, features.error_us());
 }
 
 void DriftingFit::doubt(Prediction features, double us, const Walk& walk) {
@@ -182,26 +185,25 @@ void DriftingFit::doubt(Prediction features, double us, const Walk& walk) {
   }
 }
 
-void DriftingFit::expect_jump(std::size_t before, std::size_t after) {
-  if (after - before < 2) return;
+void DriftingFit::expect_jump(const Walk& walk) {
+  if (walk.first == walk.end) return;
   const std::size_t n = mean_.size();
   const auto share = [&](std::size_t i) {
-    return static_cast<double>(i - before) / static_cast<double>(after - before);
+    return static_cast<double>(i - walk.first + 1) / static_cast<double>(walk.end - walk.first + 1);
   };
   const auto bridge = [&](std::size_t i, std::size_t j) {
     return std::min(share(i), share(j)) - share(i) * share(j);
   };
-  const std::size_t middle = before + (after - before) / 2;
-  Prediction off_line;  // the middle, from the line between both
-  off_line.put(static_cast<int>(before), share(middle) - 1);
-  off_line.put(static_cast<int>(middle), 1);
-  off_line.put(static_cast<int>(after), -share(middle));
+  Prediction off_line;  // from the line between both
+  if (walk.starts_known) off_line.put(static_cast<int>(walk.first) - 1, share(walk.at) - 1);
+  off_line.put(static_cast<int>(walk.at), 1);
+  off_line.put(static_cast<int>(walk.end), -share(walk.at));
   complete(off_line);
-  const double missing =
-      square(mean_[after] - mean_[before]) - off_line.covariance(off_line) / bridge(middle, middle);
+  const double jump = mean_[walk.end] - (walk.starts_known ? mean_[walk.first - 1] : 0);
+  const double missing = square(jump) - off_line.covariance(off_line) / bridge(walk.at, walk.at);
   if (missing <= 0) return;
-  for (std::size_t i = before + 1; i < after; ++i) {
-    for (std::size_t j = before + 1; j < after; ++j)
+  for (std::size_t i = walk.first; i < walk.end; ++i) {
+    for (std::size_t j = walk.first; j < walk.end; ++j)
       covariance_[i * n + j] += missing * bridge(i, j);
   }
 }
@@ -312,6 +314,10 @@ double CostModel::draft_us(const DraftWork& work) const {
   return std::max(0.0, draft.mean(draft_features(work)));
 }
 
+int CostModel::occasions(const StepShape& shape) const {
+  return row_counts_[static_cast<std::size_t>(row_count_bin(shape.rows, rows_.tiles))].occasions;
+}
+
 double CostModel::hoped_us(const StepShape& shape) const {
   const double share = rows_.mean + kExtraRowDepthPrior.mean;
   return step_us(one_row_each(shape)) * (1 + share * shape.extra_rows() / std::max(1, shape.batch));
@@ -327,6 +333,7 @@ void CostModel::observe_step(const StepShape& shape, double us, int times) {
     step_ = {};
     verify_measured_ = false;
     row_counts_ = {};
+    most_rows_ = 0;
   }
   if (!measured()) {
     first_batch_ = shape.batch;
@@ -357,15 +364,21 @@ void CostModel::observe_step(const StepShape& shape, double us, int times) {
     step_.start(std::move(mean), std::move(prior));
   }
   if (shape.extra_rows() > 0 && !verify_measured_) {
-    // Not even rows that cost a step each on a path that is slow: believed if it happens again.
-    const double most_us = kMostSlowPath * step_us(one_row_each(shape)) * shape.rows / shape.batch;
-    if (us > most_us && !disturbed_verify_) {
+    const double alone_us = step_us(one_row_each(shape));
+    const bool another_path = seems_another_path(shape, us - alone_us);
+    // Not even rows that cost a step each on a path that is slow: believed if it happens again. In
+    // a batch on a CPU nor is another path that is not much slower than that: rows that look cheap
+    // by mistake are dear to try.
+    const bool doubtful =
+        another_path && shape.batch > 1 && !rows_.tiles && us < kMostDisturbed * alone_us;
+    if (!disturbed_verify_ &&
+        (doubtful || us > kMostSlowPath * alone_us * shape.rows / shape.batch)) {
       disturbed_verify_ = true;
       return;
     }
     verify_measured_ = true;
     faster_than_off_ = us < kFirstTooLong * scale_us_;
-    suspect_another_path(shape, us - step_us(one_row_each(shape)));
+    if (another_path) assume_another_path(shape, us - alone_us);
   }
   DriftingFit::Prediction features = step_features(shape, depth_unit_, rows_.tiles);
   if (shape.extra_rows() > 0) {
@@ -373,12 +386,18 @@ void CostModel::observe_step(const StepShape& shape, double us, int times) {
     // cost more than was thought. Otherwise the same costly step would be tried a dozen times.
     const auto bin = static_cast<std::size_t>(row_count_bin(shape.rows, rows_.tiles));
     RowCount& rows = row_counts_[bin];
-    if (!rows.known && step_.is_far_too_long(features, us)) {
+    if (!rows.known && step_.surprise(features, us) > kFar) {
       if (++rows.far_too_long == kDisturbedBeforeKnown)
         step_.doubt(features, us, unknown_around(bin));
     } else {
       rows.known = true;
+      // Much shorter than before: what was measured before had been disturbed.
+      if (rows.occasions > 0 && rows.occasions <= kFewOccasions &&
+          step_.surprise(features, us) < -kShorter)
+        step_.doubt(features, us, unknown_around(bin));
     }
+    ++rows.occasions;
+    most_rows_ = std::max(most_rows_, shape.rows);
   }
   step_.observe(features, us, shape.extra_rows() > 0 ? 1 : 0, times);
   if (rows_.tiles && shape.extra_rows() > 0) expect_jumps(shape);
@@ -386,12 +405,14 @@ void CostModel::observe_step(const StepShape& shape, double us, int times) {
 
 /// Between two neighbours that are known the step may jump at any row count.
 void CostModel::expect_jumps(const StepShape& shape) {
-  std::size_t before =
-      static_cast<std::size_t>(std::max(0, row_count_bin(shape.batch, rows_.tiles)));
-  for (std::size_t bin = before + 1; bin < row_counts_.size(); ++bin) {
+  // The first bin after a step without drafts; of one sequence that is where the walk starts.
+  auto first = static_cast<std::size_t>(row_count_bin(shape.batch, rows_.tiles) + 1);
+  for (std::size_t bin = first; bin < row_counts_.size(); ++bin) {
     if (!row_counts_[bin].known) continue;
-    step_.expect_jump(kFirstRowCount + before, kFirstRowCount + bin);
-    before = bin;
+    const std::size_t start = kFirstRowCount + first;
+    const std::size_t end = kFirstRowCount + bin;
+    step_.expect_jump({start, end, (start + end - 1) / 2, first > 0});
+    first = bin + 1;
   }
 }
 
@@ -407,14 +428,19 @@ DriftingFit::Walk CostModel::unknown_around(std::size_t bin) const {
 
 /// In the first verify step more rows than one took `extra_us`. A row costs at most what a sequence
 /// does, and hardly more than was thought of it; if it seems to cost more, verify steps take
-/// another path, and that is what costs, not rows.
-void CostModel::suspect_another_path(const StepShape& shape, double extra_us) {
+/// another path.
+bool CostModel::seems_another_path(const StepShape& shape, double extra_us) const {
   const double row_us = step_us(one_row_each(shape)) / shape.batch;
   // In a batch a row may well cost what a sequence does, and both are measured with noise.
   const double most =
       std::min(shape.batch > 1 ? kMostRowShare : kMostLoneRowShare,
                in_batch(rows_.mean, shape.batch) + kFar * in_batch(rows_.deviation, shape.batch));
-  if (extra_us < most * row_us * shape.extra_rows()) return;
+  return extra_us >= most * row_us * shape.extra_rows();
+}
+
+/// The path is what costs, not rows.
+void CostModel::assume_another_path(const StepShape& shape, double extra_us) {
+  const double row_us = step_us(one_row_each(shape)) / shape.batch;
   const double half = 0.5 * extra_us;  // per step, or per key
   step_.assume(kAnyVerify, half, half);
   const double units = std::max(1.0, shape.verified_depth) / depth_unit_;

@@ -88,7 +88,7 @@ class DriftingFit {
   /// A change that kind 0 shows concerns its features only, one that kind 1 shows concerns all.
   /// `times`: observations alike, of which `us` is the median.
   void observe(Prediction features, double us, int kind, int times = 1);
-  bool is_far_too_long(Prediction features, double us) const;
+  double surprise(Prediction features, double us) const;  // in standard deviations
   /// Coefficients [first, end) of which the prior is a random walk, from the one before `first`
   /// where that is known, or from 0.
   struct Walk {
@@ -99,10 +99,10 @@ class DriftingFit {
   };
   /// They become so uncertain that the features, of which `walk.at` is one, may well take `us`.
   void doubt(Prediction features, double us, const Walk& walk);
-  /// Coefficients `before` and `after` are known, those between are not. If one jump at a place of
-  /// which nothing is known makes up their difference, what lies at share t of the way has t (1 -
-  /// t) of its square as variance: at least that it gets.
-  void expect_jump(std::size_t before, std::size_t after);
+  /// What is before the walk and coefficient `walk.end` are known. If one jump at a place of which
+  /// nothing is known makes up their difference, what lies at share t of the way has t (1 - t) of
+  /// its square as variance: at least that it gets.
+  void expect_jump(const Walk& walk);
   /// What is known of one coefficient from here on, whatever is known of the others.
   void assume(int index, double mean, double deviation);
   double noise() const { return noise_; }  // relative, of one observation
@@ -158,6 +158,11 @@ class CostModel {
   /// have been disturbed?
   bool first_step_doubtful() const { return off_steps_ == 1 && faster_than_off_; }
 
+  /// On how many occasions a verify step of about as many rows was measured. 0: on none.
+  int occasions(const StepShape& shape) const;
+  /// Rows of the largest verify step that was measured. 0: none was.
+  int most_rows() const { return most_rows_; }
+
   /// What a verify step would cost if its rows shared the reading of the cache: the hope that a
   /// probe rests on.
   double hoped_us(const StepShape& shape) const;
@@ -169,7 +174,8 @@ class CostModel {
  private:
   DriftingFit::Walk unknown_around(std::size_t bin) const;
   void expect_jumps(const StepShape& shape);
-  void suspect_another_path(const StepShape& shape, double extra_us);
+  bool seems_another_path(const StepShape& shape, double extra_us) const;
+  void assume_another_path(const StepShape& shape, double extra_us);
 
   RowPrior rows_;
   DriftingFit step_;
@@ -184,8 +190,10 @@ class CostModel {
   struct RowCount {
     bool known = false;    // measured, and no surprise
     int far_too_long = 0;  // times, until then
+    int occasions = 0;     // on which it was measured
   };
   std::array<RowCount, kRowCounts> row_counts_{};  // of verify steps
+  int most_rows_ = 0;                              // of one
 };
 
 }  // namespace segue::speculate
