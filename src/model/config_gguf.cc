@@ -95,6 +95,31 @@ void set_gemma(Config& config) {
   config.post_norms = true;
 }
 
+/// The factor of linear position scaling, which is all that is read of `rope.scaling`. `untyped`:
+/// whether a factor counts where the file has no type.
+double rope_factor(Reader& reader, const gguf::File& file, bool untyped) {
+  const Result<std::string_view> type =
+      file.text(reader.full("rope.scaling.type"), untyped ? "linear" : "none");
+  if (!type.ok()) return reader.fail(type.error()), 1.0;
+  if (*type == "linear") return reader.number("rope.scaling.factor", 1e-3, 1e6, 1.0);
+  if (*type != "none") {
+    reader.fail({ErrorCode::kUnsupported,
+                 fmt::format("'{}': {} is '{}'; supported: none, linear", file.path(),
+                             reader.full("rope.scaling.type"), *type)});
+  }
+  return 1.0;
+}
+
+/// Gemma 3 files do not store what the scores are scaled by: the head dim at every published size
+/// but 27B, the one of 62 layers, where it is hidden / heads (gemma_pytorch, gemma/config.py).
+float gemma3_attention_scale(const Config& config, int head_dim) {
+  constexpr std::size_t kLayersOf27B = 62;
+  const auto scaled_by = config.layers.size() == kLayersOf27B
+                             ? static_cast<float>(config.hidden / config.q_heads)
+                             : static_cast<float>(head_dim);
+  return 1.0f / std::sqrt(scaled_by);
+}
+
 void read_gemma3(Reader& reader, const gguf::File& file, Config& config) {
   const int kv_heads = static_cast<int>(reader.integer("attention.head_count_kv", 1, 1024));
   const int head_dim = static_cast<int>(reader.integer("attention.key_length", 1, 4096, 256));
@@ -105,10 +130,12 @@ void read_gemma3(Reader& reader, const gguf::File& file, Config& config) {
   LayerKind global = make_kind("global", 0, kv_heads, head_dim);
   sliding.rope_theta = reader.number("rope.freq_base_swa", 1, 1e12, 1e4);
   global.rope_theta = reader.number("rope.freq_base", 1, 1e12, 1e6);
-  global.rope_factor = reader.number("rope.scaling.factor", 1e-3, 1e6, 1.0);
+  global.rope_factor = rope_factor(reader, file, true);
   config.kinds = {sliding, global};
   set_gemma(config);
-  config.attention_scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  config.attention_scale = gemma3_attention_scale(config, head_dim);
+  config.final_softcap = static_cast<float>(reader.number("final_logit_softcapping", 0, 1e6, 0.0));
+  (void)reader.number("attn_logit_softcapping", 0, 0, 0.0);  // Gemma 2 has it, kernels here not
   std::vector<int> kinds;
   for (int layer = 0; layer < config.layer_count(); ++layer)
     kinds.push_back((layer + 1) % period == 0 ? 1 : 0);
@@ -124,18 +151,7 @@ void read_llama(Reader& reader, const gguf::File& file, Config& config) {
   LayerKind global = make_kind("global", 0, kv_heads, head_dim);
   global.rope_theta = reader.number("rope.freq_base", 1, 1e12, 1e4);
   global.rope_freqs = true;
-  if (reader.has("rope.scaling.type")) {
-    const Result<std::string_view> type = file.text(reader.full("rope.scaling.type"));
-    if (!type.ok()) {
-      reader.fail(type.error());
-    } else if (*type == "linear") {
-      global.rope_factor = reader.number("rope.scaling.factor", 1e-3, 1e6, 1.0);
-    } else if (*type != "none") {
-      reader.fail({ErrorCode::kUnsupported,
-                   fmt::format("'{}': {} is '{}'; supported: none, linear", file.path(),
-                               reader.full("rope.scaling.type"), *type)});
-    }
-  }
+  global.rope_factor = rope_factor(reader, file, false);
   if (reader.integer("expert_count", 0, 1 << 16, 0) > 0) {
     reader.fail({ErrorCode::kUnsupported,
                  fmt::format("'{}': mixture-of-experts llama models are not supported "
@@ -247,6 +263,15 @@ Result<Config> config_from_gguf(const gguf::File& file) {
     return Error{ErrorCode::kUnsupported,
                  fmt::format("'{}': general.architecture is '{}'; supported: gemma3, gemma4, llama",
                              file.path(), *architecture)};
+  }
+  if (const Result<std::int64_t> parts = file.integer("split.count", 1); !parts.ok()) {
+    return parts.error();
+  } else if (*parts > 1) {
+    return Error{
+        ErrorCode::kUnsupported,
+        fmt::format("'{}' is one of {} files of a split model (split.count); supported: one "
+                    "file with all tensors, as llama-gguf-split --merge makes it",
+                    file.path(), *parts)};
   }
   Config config;
   config.architecture = *architecture;

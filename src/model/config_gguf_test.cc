@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -127,6 +129,9 @@ TEST(GgufConfig, WhatIsImpossibleIsRefusedWithTheKeyAndWhatIsAllowed) {
       {"llama", with("llama.attention.head_count_kv", U32{3}), "4 query heads", "3 kv heads"},
       {"gemma3", with("gemma3.attention.sliding_window", U32{0}), "sliding_window is 0", "1 to"},
       {"gemma3", with("gemma3.rope.freq_base", 0.5f), "rope.freq_base is 0.5", "1 to"},
+      {"gemma3", with("gemma3.rope.scaling.type", "yarn"), "'yarn'", "none, linear"},
+      {"gemma3", with("gemma3.attn_logit_softcapping", 50.0f), "softcapping is 50", "0 to 0"},
+      {"llama", with("split.count", std::uint16_t{3}), "one of 3 files", "one file with all"},
       {"gemma4", with("gemma4.attention.sliding_window_pattern", std::vector<bool>{true}),
        "has 1 values", "3 layers"},
       {"gemma4", with("gemma4.attention.sliding_window_pattern", "all"), "sliding_window_pattern",
@@ -153,6 +158,36 @@ TEST(GgufConfig, LinearRopeScalingIsReadOnlyWhereTheFileSaysSo) {
   EXPECT_EQ(read(writer)->kinds[0].rope_factor, 1.0);
   writer.set("llama.rope.scaling.type", "linear");
   EXPECT_EQ(read(writer)->kinds[0].rope_factor, 4.0);
+}
+
+TEST(GgufConfig, TheScoresOfGemma3AreScaledByTheHeadDimButForTheSizeOf62Layers) {
+  const auto scale = [](U32 layers, U32 head_dim) {
+    gguf::Writer writer = file_of("gemma3");
+    writer.set("gemma3.block_count", layers);
+    writer.set("gemma3.embedding_length", U32{5376});
+    writer.set("gemma3.attention.head_count", U32{32});
+    writer.set("gemma3.attention.key_length", head_dim);
+    return read(writer).value().attention_scale;
+  };
+  for (const U32 layers : {18u, 26u, 34u, 48u}) {
+    EXPECT_EQ(scale(layers, 256), 1.0f / 16) << layers;
+  }
+  EXPECT_EQ(scale(62, 128), 1.0f / std::sqrt(168.0f));
+}
+
+TEST(GgufConfig, Gemma3ReadsTheScalingAndTheCapThatAFileStates) {
+  gguf::Writer writer = file_of("gemma3");
+  writer.set("gemma3.block_count", U32{6});
+  writer.set("gemma3.rope.scaling.factor", 8.0f);
+  EXPECT_EQ(read(writer)->kinds[0].rope_factor, 1.0);
+  EXPECT_EQ(read(writer)->kinds[1].rope_factor, 8.0);
+  EXPECT_EQ(read(writer)->final_softcap, 0.0f);
+  writer.set("gemma3.rope.scaling.type", "linear");
+  EXPECT_EQ(read(writer)->kinds[1].rope_factor, 8.0);
+  writer.set("gemma3.rope.scaling.type", "none");
+  writer.set("gemma3.final_logit_softcapping", 30.0f);
+  EXPECT_EQ(read(writer)->kinds[1].rope_factor, 1.0);
+  EXPECT_EQ(read(writer)->final_softcap, 30.0f);
 }
 
 TEST(GgufConfig, AnAssistantHasNoKeysOfItsOwnAndAHeadThatDividesTheVocabulary) {
