@@ -87,7 +87,8 @@ Result<Vocabulary> vocabulary_from_gguf(const gguf::File& file) {
   } else if (vocabulary.model == "gemma4") {
     if (vocabulary.pre.empty()) vocabulary.pre = "gemma4";  // converters write no name
   } else {
-    vocabulary.add_bos = vocabulary.pre != "smollm" && reader.has("ggml.bos_token_id");
+    // Of these pre-tokenizers only those of Llama 3 put it before a text that has no flag for it.
+    vocabulary.add_bos = vocabulary.pre.starts_with("llama") && reader.has("ggml.bos_token_id");
   }
   reader.strings("ggml.tokens", vocabulary.tokens);
   if (spm) reader.floats("ggml.scores", vocabulary.scores);

@@ -85,7 +85,10 @@ TEST(VocabularyFromGguf, TakesTheDefaultsOfTheTokenizerModel) {
   EXPECT_FALSE(smollm->add_bos);
   EXPECT_FALSE(smollm->add_space_prefix);
   EXPECT_EQ(smollm->merges.size(), tiny_bpe("smollm").merges.size());
-  EXPECT_TRUE(through_a_file(tiny_bpe("llama-bpe"), bos("llama-bpe"))->add_bos);
+  for (const char* pre : {"llama-bpe", "llama3", "llama-v3"}) {
+    EXPECT_TRUE(through_a_file(tiny_bpe(pre), bos(pre))->add_bos) << pre;
+  }
+  EXPECT_FALSE(through_a_file(tiny_bpe("gpt-2"), bos("gpt-2"))->add_bos);
 }
 
 TEST(VocabularyFromGguf, RefusesAbsentKeysAndOtherTypes) {
