@@ -338,8 +338,10 @@ Result<StepReport> Loop::step(std::span<Sequence* const> sequences, attention::P
                                        report.other_us * share});
   }
   if (!any_prefill && report.preempted_us < kMostPreempted * report.total_us) {
-    controller.observe_step(
-        rows, report.total_us - slow_draft_us_ - report.preempted_us - output->recording_us);
+    // Steps whose k was weighed anew, as those of all trials, took no longer for that: a trial
+    // would look dearer than the same k is once it stands.
+    controller.observe_step(rows, report.total_us - slow_draft_us_ - weighing_us_ -
+                                      report.preempted_us - output->recording_us);
   }
   return report;
 }

@@ -133,6 +133,7 @@ class Loop {
   core::Preemption preemption_;
   double last_step_end_us_ = 0;
   double slow_draft_us_ = 0;  // of the step: time in drafters that are not `ready`
+  double weighing_us_ = 0;    // of the step: the controller's
   std::vector<Block> blocks_;
   std::vector<Ask> asks_;
   std::vector<speculate::DraftJob> jobs_;

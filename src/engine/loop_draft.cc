@@ -9,6 +9,12 @@
 #include "engine/loop.h"
 
 namespace segue::engine {
+namespace {
+
+// What takes longer waited for a CPU, and that is counted already.
+constexpr double kLongestWeighingUs = 500;
+
+}  // namespace
 
 /// Calls every drafter once for all its asks. Returns the time of those whose drafts are not free.
 double Loop::run_drafters(std::span<Ask> asks) {
@@ -96,7 +102,10 @@ void Loop::decide(std::span<Block> blocks, speculate::Controller& controller) {
     }
   }
   std::vector<speculate::Decision> decisions(offers.size());
+  const double start = core::now_us();
   controller.decide(offers, decisions);
+  const double took_us = core::now_us() - start;
+  if (took_us < kLongestWeighingUs) weighing_us_ = took_us;
   asks_.clear();
   std::vector<speculate::DraftOffer> asked;
   for (std::size_t i = 0; i < offers.size(); ++i) {
@@ -127,6 +136,7 @@ void Loop::decide(std::span<Block> blocks, speculate::Controller& controller) {
 void Loop::draft(std::span<Block> blocks, speculate::Controller& controller) {
   asks_.clear();
   slow_draft_us_ = 0;
+  weighing_us_ = 0;
   bool any_auto = false;
   for (Block& block : blocks) {
     if (block.prefill) continue;
