@@ -10,6 +10,11 @@ struct Bf16 {
   static constexpr int kBlocks = 1;
   static constexpr int kGranule = 1;
   static constexpr int kRegisters = 8;
+  static constexpr float kUnit = 1;
+  template <int kColumns>
+  static constexpr int kWidest = kColumns <= 2 ? 4 : 2;
+  template <int kTiles, int kColumns>
+  static constexpr Few kFew{64, 1};
   static constexpr int kWideColumns = 8;
   static constexpr double kWideInputUs = 0.017;
   struct Loaded {

@@ -19,6 +19,9 @@
 // A form W has
 //   kGranule                  runs are made of so many blocks of inputs
 //   Loaded                    what a lane holds of kBlocks blocks of one tile, in kRegisters
+//   kUnit                     what a sum is multiplied by at the end
+//   kWidest<columns>          tiles of a block of few rows at most; kFew<tiles, columns>: how such
+//                             a block holds its loads
 //   kWideColumns              tiles of 8 rows of a warp where there are many; kWideInputUs: such a
 //                             block's time of one input on an H200 (2026-11)
 //   Place(args, tile, lane)   where it lies; load<kOnce>(step) for blocks step * kBlocks ..
@@ -74,12 +77,17 @@ __device__ __forceinline__ uint4 load_once(const uint4* from) {
 
 __device__ __forceinline__ void multiply_add(float (&c)[4], const uint4& a, unsigned b0,
                                              unsigned b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
+
+/// How a block of few rows holds its loads.
+struct Few {
+  int ahead;     // registers of operands on their way
+  int resident;  // blocks a multiprocessor, which caps a thread's registers
+};
 
 /// A warp's part of the output: kTiles tiles of 16 outputs by kColumns tiles of 8 rows.
 template <int kTiles, int kColumns>
@@ -180,13 +188,13 @@ __device__ __forceinline__ int range_begin(int blocks, int range) {
 
 /// Few rows: warp i of a block has run i; the runs meet in shared memory.
 template <class W, int kTiles, int kColumns>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, (W::template kFew<kTiles, kColumns>.resident))
     product_few(const __grid_constant__ ProductArguments args) {
   constexpr int kOutputs = kTiles * kTileOutputs;
   constexpr int kRows = kColumns * kTileRows;
-  constexpr int kRegisters = 64;  // of operands on their way
   constexpr int kStep = W::kRegisters * kTiles + 4 * kColumns * W::kBlocks;
-  constexpr int kDepth = kRegisters / kStep < 2 ? 2 : kRegisters / kStep;
+  constexpr int kAhead = W::template kFew<kTiles, kColumns>.ahead;
+  constexpr int kDepth = kAhead / kStep < 2 ? 2 : kAhead / kStep;
   __shared__ float runs[kRanges][kRows][kOutputs + 1];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int tile = static_cast<int>(blockIdx.x) * kTiles;
@@ -215,7 +223,7 @@ __global__ void __launch_bounds__(kThreads)
     float total = runs[0][row][output];
 #pragma unroll
     for (int run = 1; run < kRanges; ++run) total += runs[run][row][output];
-    args.y[static_cast<std::int64_t>(row) * args.outputs + first + output] = total;
+    args.y[static_cast<std::int64_t>(row) * args.outputs + first + output] = total * W::kUnit;
   }
 }
 
@@ -258,7 +266,8 @@ __global__ void __launch_bounds__(kThreads, 1)
         const int output = (tile + m) * kTileOutputs + lane / 4 + i / 2 * 8;
         const int at = row + n * kTileRows + lane % 4 * 2 + i % 2;
         if (output < args.outputs && at < args.rows)
-          args.y[static_cast<std::int64_t>(at) * args.outputs + output] = total.c[m][n][i];
+          args.y[static_cast<std::int64_t>(at) * args.outputs + output] =
+              total.c[m][n][i] * W::kUnit;
       }
     }
   }
@@ -283,7 +292,7 @@ double balance(int tiles, int width, int multiprocessors) {
 template <class W, int kColumns>
 void choose_few(const ProductArguments& args, const ProductLaunch& launch) {
   constexpr double kWorse = 0.9;
-  constexpr int kWidest = kColumns <= 2 ? 4 : 2;
+  constexpr int kWidest = W::template kWidest<kColumns>;
   int width = launch.width;
   if (width == 0) {
     const double narrow = balance(args.tiles, 1, launch.multiprocessors);
@@ -328,16 +337,16 @@ bool in_passes(const ProductArguments& args, int multiprocessors) {
          rounds * (kLaunchUs + W::kWideInputUs * inputs);
 }
 
-/// `Few` and `Many` are one form, loaded in steps of other lengths.
-template <class Few, class Many>
+/// `Slim` and `Many` are one form, loaded in steps of other lengths.
+template <class Slim, class Many>
 void launch_product(ProductArguments args, const ProductLaunch& launch) {
-  static_assert(Few::kGranule == Many::kGranule);
-  if (args.rows <= kFewRows) return launch_few_rows<Few>(args, launch);
+  static_assert(Slim::kGranule == Many::kGranule);
+  if (args.rows <= kFewRows) return launch_few_rows<Slim>(args, launch);
   if (in_passes<Many>(args, launch.multiprocessors)) {
     const int rows = args.rows;
     for (int first = 0; first < rows; first += kFewRows) {
       args.rows = std::min(kFewRows, rows - first);
-      launch_few_rows<Few>(args, launch);
+      launch_few_rows<Slim>(args, launch);
       args.x += std::int64_t{kFewRows} * args.blocks * kInputBlock;
       args.y += std::int64_t{kFewRows} * args.outputs;
     }

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of 4-bit weights: a level from -8 to 7 times the scale of its block of 32 inputs.
 //
-// Floor: 4.5 bits a weight over the read bandwidth, a quarter of bf16's time. Idea: levels are
-// integers, so they are exact in bf16, and so are their products with rows; a block's sum is two
-// instructions from zero, which the block's scale multiplies into the chain, one operation an
-// output, row and block. Nothing of a weight is rounded. To make a level: a bf16 number from 128 to
-// 255 has its integer in its lowest bits, so one logical operation makes 128 + level + 8 of a
-// nibble for two weights at once, and one subtraction the level: eleven operations for eight
-// weights, which hide behind the reading.
+// Floor: 4.5 bits a weight over the read bandwidth, a quarter of bf16's time. What stands in its
+// way is arithmetic: at that bandwidth a scheduler has 60 cycles for 32 inputs of a tile. Idea:
+// levels are integers, so they are exact in bf16, and so are their products with rows; a block's
+// sum is two instructions from zero, which the block's scale multiplies into the chain, one
+// operation an output, row and block. Nothing of a weight is rounded.
+//
+// To make a level: the lowest 8 bits of a bf16 whose others are zero are an integer times 2^-133,
+// beyond the subnormal ones too, since the first normal numbers have the same distance. So a mask
+// leaves a nibble of two weights at once, at either place of its byte, and a multiplication by a
+// power of two with an addition makes (level + 8) / 64 - 8 / 64: nine operations for eight weights.
+// Sums are multiplied by 64 at the end, which is exact as well. (That nibbles can be masked into
+// place in pairs and offset by one fused operation is Marlin's idea, Frantar et al. 2024,
+// arXiv:2408.11743, there with numbers from 1024 in f16.)
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -24,44 +30,67 @@ __device__ __forceinline__ uint2 load_once(const uint2* from) {
   return v;
 }
 
-/// Levels of nibble `place` of both halves of `word`, as two bf16.
-__device__ __forceinline__ unsigned levels(unsigned word, int place) {
-  const unsigned raised = (word >> (4 * place) & 0x000f000fu) | 0x43004300u;  // 128 + level + 8
-  __nv_bfloat162 pair;
-  memcpy(&pair, &raised, sizeof(pair));
-  const __nv_bfloat16 offset = __ushort_as_bfloat16(0x4308);  // 136
-  pair = __hsub2(pair, __halves2bfloat162(offset, offset));
-  unsigned out;
-  memcpy(&out, &pair, sizeof(out));
-  return out;
+__device__ __forceinline__ unsigned multiply_add_pair(unsigned a, unsigned b, unsigned c) {
+  unsigned d;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
 }
 
-/// The left operand of an instruction.
+/// The left operand of an instruction: levels / 64.
 __device__ __forceinline__ uint4 expanded(unsigned word) {
-  return make_uint4(levels(word, 0), levels(word, 1), levels(word, 2), levels(word, 3));
+  constexpr unsigned kOffset = 0xbe00be00u;                    // -8 / 64
+  constexpr unsigned kLow = 0x7f007f00u, kHigh = 0x7d007d00u;  // 2^127, 2^123
+  const unsigned upper = word >> 8;
+  return make_uint4(multiply_add_pair(word & 0x000f000fu, kLow, kOffset),
+                    multiply_add_pair(word & 0x00f000f0u, kHigh, kOffset),
+                    multiply_add_pair(upper & 0x000f000fu, kLow, kOffset),
+                    multiply_add_pair(upper & 0x00f000f0u, kHigh, kOffset));
 }
+constexpr float kLevelUnit = 64;
 
-__device__ __forceinline__ float scale_of(unsigned bits, bool bf16) {
-  return bf16 ? __uint_as_float(bits << 16)
-              : __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
+/// The scales of outputs g and g + 8.
+template <bool kBf16>
+__device__ __forceinline__ float2 scales_of(unsigned pair) {
+  if constexpr (kBf16) {
+    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+  } else {
+    __half2 halves;
+    memcpy(&halves, &pair, sizeof(halves));
+    return __half22float2(halves);
+  }
 }
 
 /// c = a * b
 __device__ __forceinline__ void multiply_only(float (&c)[4], const uint4& a, unsigned b0,
                                               unsigned b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%10, %10, %10, %10};"
       : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr int kMostResident = 3;
+#else
+constexpr int kMostResident = 4;
+#endif
+
 /// A lane has two words a block, one an instruction, and a pair of scales: of outputs g and g + 8.
 /// Few rows load two blocks at once, 16 bytes of weights a lane.
+template <bool kBf16Scales>
 struct FourBitPair {
   static constexpr int kBlocks = 2;
   static constexpr int kGranule = 2;
   static constexpr int kRegisters = 6;
+  static constexpr bool kBf16 = kBf16Scales;
+  static constexpr float kUnit = kLevelUnit;
+  template <int kColumns>
+  static constexpr int kWidest = 2;
+  // Many warps, since each waits long for its own instructions: as many as do not spill.
+  template <int kTiles, int kColumns>
+  static constexpr Few kFew = kColumns == 1   ? (kTiles == 1 ? Few{64, 3} : Few{32, kMostResident})
+                              : kColumns == 2 ? (kTiles == 1 ? Few{32, 3} : Few{48, 2})
+                                              : Few{64, 1};
   struct Loaded {
     uint4 words;   // [2 blocks][2 instructions]
     uint2 scales;  // [2 blocks]
@@ -93,9 +122,12 @@ struct FourBitPair {
 };
 
 /// Many rows load one: their registers are the rows'.
+template <bool kBf16Scales>
 struct FourBit {
   static constexpr int kBlocks = 1;
   static constexpr int kGranule = 2;
+  static constexpr bool kBf16 = kBf16Scales;
+  static constexpr float kUnit = kLevelUnit;
   static constexpr int kWideColumns = 4;  // 8 spill
   static constexpr double kWideInputUs = 0.011;
   struct Loaded {
@@ -108,7 +140,7 @@ struct FourBit {
     __device__ __forceinline__ unsigned scale_pair(int /*block*/) const { return scales; }
   };
   struct Place {
-    FourBitPair::Place pair;
+    typename FourBitPair<kBf16Scales>::Place pair;
 
     __device__ __forceinline__ void set(const ProductArguments& args, int tile, unsigned lane) {
       pair.set(args, tile, lane);
@@ -125,7 +157,7 @@ struct FourBit {
 };
 
 template <class W, int kTiles, int kColumns>
-__device__ __forceinline__ void multiply(const ProductArguments& args,
+__device__ __forceinline__ void multiply(const ProductArguments& /*args*/,
                                          const Operands<W, kTiles, kColumns>& now,
                                          Patch<kTiles, kColumns>& sum) {
 #pragma unroll
@@ -134,9 +166,7 @@ __device__ __forceinline__ void multiply(const ProductArguments& args,
     for (int m = 0; m < kTiles; ++m) {
       const uint4 first = expanded(now.w[m].word(block, 0));
       const uint4 second = expanded(now.w[m].word(block, 1));
-      const unsigned pair = now.w[m].scale_pair(block);
-      const float low = scale_of(pair & 0xffffu, args.bf16_scales);
-      const float high = scale_of(pair >> 16, args.bf16_scales);
+      const auto [low, high] = scales_of<W::kBf16>(now.w[m].scale_pair(block));
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) {
         const uint4 x = now.x[block][n];
@@ -156,7 +186,8 @@ __device__ __forceinline__ void multiply(const ProductArguments& args,
 }  // namespace
 
 void product_four_bit(const ProductArguments& args, const ProductLaunch& launch) {
-  launch_product<FourBitPair, FourBit>(args, launch);
+  args.bf16_scales ? launch_product<FourBitPair<true>, FourBit<true>>(args, launch)
+                   : launch_product<FourBitPair<false>, FourBit<false>>(args, launch);
 }
 
 }  // namespace segue::ops::cuda
