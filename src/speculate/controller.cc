@@ -28,8 +28,9 @@ constexpr double kLargestDoubtStepsRight = 1.0;
 constexpr double kLargestDoubtStepsWrong = 0.4;
 constexpr std::int64_t kStepsToJudge = 8;
 // A step that was measured on so few occasions may have been disturbed, with what probability, by
-// at least this share of it. In a batch one draft each is tried again for that: it costs little,
-// and what looks worse than it is would never be seen again.
+// at least this share of it. In a batch one draft each is tried again for that where so many are
+// right: it costs little, and what looks worse than it is would never be seen again.
+constexpr double kTokensWorthALook = 1.25;                    // of a sequence
 constexpr std::array<double, 4> kDisturbed{0, 0.1, 0.05, 0};  // by occasions
 constexpr int kMostDisturbed = 3;
 constexpr double kDisturbedShare = 0.3;
@@ -110,7 +111,8 @@ const Controller::Choice* Controller::worthwhile_probe(const std::vector<Member>
     // Where `best` itself tells more, there is nothing to gain.
     double gain_us =
         unknown < costs_.learnable_us(best.step, choice.step) ? 0 : expected_gain(loss_us, unknown);
-    if (members.size() > 1 && &choice == &choices[1]) {
+    if (members.size() > 1 && &choice == &choices[1] &&
+        choice.tokens > kTokensWorthALook * choice.shape.batch) {
       const int times = std::min(costs_.occasions(choice.shape), kMostDisturbed);
       gain_us = std::max(gain_us, kDisturbed[static_cast<std::size_t>(times)] *
                                       (kDisturbedShare * choice.step.us - loss_us));
