@@ -83,10 +83,18 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const uint4& a, unsi
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
+/// threadIdx.x for the end of a kernel: what follows from it takes no registers before.
+__device__ __forceinline__ int thread_again() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 /// How a block of few rows holds its loads.
 struct Few {
   int ahead;     // registers of operands on their way
   int resident;  // blocks a multiprocessor, which caps a thread's registers
+  bool smooth;   // no branch between steps: their instructions hide each other's latency
 };
 
 /// A warp's part of the output: kTiles tiles of 16 outputs by kColumns tiles of 8 rows.
@@ -132,26 +140,37 @@ struct Sources {
     }
   }
 
+  /// Step `base` + `more`. kSmooth: `more` is a constant, a part of the instruction and of no
+  /// address.
   template <bool kOnce>
-  __device__ __forceinline__ void load_weights(const ProductArguments& args, int step,
+  __device__ __forceinline__ void load_weights(const ProductArguments& args, int base, int more,
                                                Operands<W, kTiles, kColumns>& to) const {
 #pragma unroll
-    for (int m = 0; m < kTiles; ++m) to.w[m] = w[m].template load<kOnce>(args, step);
+    for (int m = 0; m < kTiles; ++m) to.w[m] = w[m].template load<kOnce>(args, base, more);
   }
-  __device__ __forceinline__ void load_rows(int step, Operands<W, kTiles, kColumns>& to) const {
+  template <bool kSmooth>
+  __device__ __forceinline__ void load_rows(int base, int more,
+                                            Operands<W, kTiles, kColumns>& to) const {
+    constexpr int kStep = W::kBlocks * kInputBlock;
 #pragma unroll
-    for (int i = 0; i < W::kBlocks; ++i) {
-      const auto block = static_cast<unsigned>(step * W::kBlocks + i);
+    for (int n = 0; n < kColumns; ++n) {
 #pragma unroll
-      for (int n = 0; n < kColumns; ++n)
-        to.x[i][n] = *reinterpret_cast<const uint4*>(x + (row[n] + block * kInputBlock));
+      for (int i = 0; i < W::kBlocks; ++i) {
+        if constexpr (kSmooth) {
+          const std::uint16_t* const at = x + (row[n] + static_cast<unsigned>(base * kStep));
+          to.x[i][n] = *reinterpret_cast<const uint4*>(at + (more * kStep + i * kInputBlock));
+        } else {
+          const auto block = static_cast<unsigned>((base + more) * W::kBlocks + i);
+          to.x[i][n] = *reinterpret_cast<const uint4*>(x + (row[n] + block * kInputBlock));
+        }
+      }
     }
   }
 };
 
 /// The chain of one run, kDepth steps of loads ahead of the arithmetic. kWaits: the rows come from
 /// the kernel before this one; weights are loaded before it ends.
-template <class W, int kTiles, int kColumns, int kDepth, bool kOnce, bool kWaits>
+template <class W, int kTiles, int kColumns, int kDepth, bool kSmooth, bool kOnce, bool kWaits>
 __device__ __forceinline__ void chain(const ProductArguments& args,
                                       const Sources<W, kTiles, kColumns>& from, int first, int last,
                                       Patch<kTiles, kColumns>& sum) {
@@ -159,21 +178,30 @@ __device__ __forceinline__ void chain(const ProductArguments& args,
   sum.clear();
 #pragma unroll
   for (int d = 0; d < kDepth; ++d) {
-    if (first + d < last) from.template load_weights<kOnce>(args, first + d, ahead[d]);
+    if (first + d < last) from.template load_weights<kOnce>(args, first + d, 0, ahead[d]);
   }
   if constexpr (kWaits) device::wait_for_previous_launch();
 #pragma unroll
   for (int d = 0; d < kDepth; ++d) {
-    if (first + d < last) from.load_rows(first + d, ahead[d]);
+    if (first + d < last) from.template load_rows<kSmooth>(first + d, 0, ahead[d]);
   }
-  for (int base = first; base < last; base += kDepth) {
+  int base = first;
+  for (; kSmooth && base + 2 * kDepth <= last; base += kDepth) {
+#pragma unroll
+    for (int d = 0; d < kDepth; ++d) {
+      multiply(args, ahead[d], sum);
+      from.template load_weights<kOnce>(args, base, d + kDepth, ahead[d]);
+      from.template load_rows<true>(base, d + kDepth, ahead[d]);
+    }
+  }
+  for (; base < last; base += kDepth) {
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) {
       if (base + d >= last) break;
       multiply(args, ahead[d], sum);
       if (base + d + kDepth >= last) continue;
-      from.template load_weights<kOnce>(args, base + d + kDepth, ahead[d]);
-      from.load_rows(base + d + kDepth, ahead[d]);
+      from.template load_weights<kOnce>(args, base + d + kDepth, 0, ahead[d]);
+      from.template load_rows<kSmooth>(base + d + kDepth, 0, ahead[d]);
     }
   }
 }
@@ -193,17 +221,19 @@ __global__ void __launch_bounds__(kThreads, (W::template kFew<kTiles, kColumns>.
   constexpr int kOutputs = kTiles * kTileOutputs;
   constexpr int kRows = kColumns * kTileRows;
   constexpr int kStep = W::kRegisters * kTiles + 4 * kColumns * W::kBlocks;
-  constexpr int kAhead = W::template kFew<kTiles, kColumns>.ahead;
-  constexpr int kDepth = kAhead / kStep < 2 ? 2 : kAhead / kStep;
+  constexpr Few kFew = W::template kFew<kTiles, kColumns>;
+  constexpr int kDepth = kFew.ahead / kStep < 2 ? 2 : kFew.ahead / kStep;
   __shared__ float runs[kRanges][kRows][kOutputs + 1];
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int run = static_cast<int>(threadIdx.x) / 32;
   const int tile = static_cast<int>(blockIdx.x) * kTiles;
   const Sources<W, kTiles, kColumns> from(args, tile, 0);
   Patch<kTiles, kColumns> sum;
-  chain<W, kTiles, kColumns, kDepth, true, true>(args, from, range_begin<W>(args.blocks, warp),
-                                                 range_begin<W>(args.blocks, warp + 1), sum);
+  chain<W, kTiles, kColumns, kDepth, kFew.smooth, true, true>(
+      args, from, range_begin<W>(args.blocks, run), range_begin<W>(args.blocks, run + 1), sum);
   // Not sooner: blocks of the next kernel would crowd on the multiprocessors that end first.
   device::allow_next_launch();
+  const int thread = kFew.smooth ? thread_again() : static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
 #pragma unroll
   for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
@@ -211,18 +241,18 @@ __global__ void __launch_bounds__(kThreads, (W::template kFew<kTiles, kColumns>.
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int output = m * kTileOutputs + lane / 4 + i / 2 * 8;
-        runs[warp][n * kTileRows + lane % 4 * 2 + i % 2][output] = sum.c[m][n][i];
+        runs[thread / 32][n * kTileRows + lane % 4 * 2 + i % 2][output] = sum.c[m][n][i];
       }
     }
   }
   __syncthreads();
   const int first = tile * kTileOutputs;
-  for (int at = static_cast<int>(threadIdx.x); at < kOutputs * kRows; at += kThreads) {
+  for (int at = thread; at < kOutputs * kRows; at += kThreads) {
     const int row = at / kOutputs, output = at % kOutputs;
     if (row >= args.rows || first + output >= args.outputs) continue;
     float total = runs[0][row][output];
 #pragma unroll
-    for (int run = 1; run < kRanges; ++run) total += runs[run][row][output];
+    for (int i = 1; i < kRanges; ++i) total += runs[i][row][output];
     args.y[static_cast<std::int64_t>(row) * args.outputs + first + output] = total * W::kUnit;
   }
 }
@@ -247,7 +277,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const Sources<W, kWideTiles, W::kWideColumns> from(args, tile, row);
   Patch<kWideTiles, W::kWideColumns> total, sum;
   for (int run = 0; run < kRanges; ++run) {
-    chain<W, kWideTiles, W::kWideColumns, 2, false, false>(
+    chain<W, kWideTiles, W::kWideColumns, 2, false, false, false>(
         args, from, range_begin<W>(args.blocks, run), range_begin<W>(args.blocks, run + 1), sum);
 #pragma unroll
     for (int m = 0; m < kWideTiles; ++m)

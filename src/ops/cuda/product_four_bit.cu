@@ -88,9 +88,10 @@ struct FourBitPair {
   static constexpr int kWidest = 2;
   // Many warps, since each waits long for its own instructions: as many as do not spill.
   template <int kTiles, int kColumns>
-  static constexpr Few kFew = kColumns == 1   ? (kTiles == 1 ? Few{64, 3} : Few{32, kMostResident})
-                              : kColumns == 2 ? (kTiles == 1 ? Few{32, 3} : Few{48, 2})
-                                              : Few{64, 1};
+  static constexpr Few kFew = kColumns == 1
+                                  ? (kTiles == 1 ? Few{32, 3, true} : Few{32, kMostResident, false})
+                              : kColumns == 2 ? (kTiles == 1 ? Few{32, 3, false} : Few{48, 2, false})
+                                              : Few{64, 1, false};
   struct Loaded {
     uint4 words;   // [2 blocks][2 instructions]
     uint2 scales;  // [2 blocks]
@@ -112,9 +113,11 @@ struct FourBitPair {
       scales = pair * 8 + lane / 4;
     }
     template <bool kOnce>
-    __device__ __forceinline__ Loaded load(const ProductArguments& args, int step) const {
-      const uint4* const words = args.w + (at + static_cast<unsigned>(step) * 32);
-      const uint2* const pairs = args.scales + (scales + static_cast<unsigned>(step) * 8);
+    __device__ __forceinline__ Loaded load(const ProductArguments& args, int base, int more) const {
+      const uint4* const words =
+          args.w + (at + static_cast<unsigned>(base) * 32) + static_cast<unsigned>(more) * 32;
+      const uint2* const pairs = args.scales + (scales + static_cast<unsigned>(base) * 8) +
+                                 static_cast<unsigned>(more) * 8;
       if constexpr (kOnce) return {load_once(words), load_once(pairs)};
       return {__ldg(words), __ldg(pairs)};
     }
@@ -146,7 +149,8 @@ struct FourBit {
       pair.set(args, tile, lane);
     }
     template <bool kOnce>
-    __device__ __forceinline__ Loaded load(const ProductArguments& args, int step) const {
+    __device__ __forceinline__ Loaded load(const ProductArguments& args, int base, int more) const {
+      const int step = base + more;
       const auto at = static_cast<unsigned>(step / 2), odd = static_cast<unsigned>(step % 2);
       const auto* const words = reinterpret_cast<const uint2*>(args.w + (pair.at + at * 32)) + odd;
       const auto* const pairs =
