@@ -141,6 +141,7 @@ SEGUE_API segue_code segue_attention_create(const segue_attention_config* config
                                             segue_attention** attention, segue_error* error);
 /* Plans outlive it. Null is allowed. */
 SEGUE_API void segue_attention_destroy(segue_attention* attention);
+/* These three are -1 of a null handle. */
 SEGUE_API int64_t segue_attention_page_bytes(const segue_attention* attention);
 SEGUE_API int64_t segue_attention_k_offset(const segue_attention* attention, int32_t kv_head,
                                            int32_t token, int32_t dim);

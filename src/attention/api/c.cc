@@ -215,14 +215,17 @@ segue_code segue_attention_create(const segue_attention_config* config, segue_at
 void segue_attention_destroy(segue_attention* attention) { delete attention; }
 
 int64_t segue_attention_page_bytes(const segue_attention* attention) {
+  if (attention == nullptr) return -1;
   return attention->object->page_bytes();
 }
 int64_t segue_attention_k_offset(const segue_attention* attention, int32_t kv_head, int32_t token,
                                  int32_t dim) {
+  if (attention == nullptr) return -1;
   return attention->object->k_offset(kv_head, token, dim);
 }
 int64_t segue_attention_v_offset(const segue_attention* attention, int32_t kv_head, int32_t token,
                                  int32_t dim) {
+  if (attention == nullptr) return -1;
   return attention->object->v_offset(kv_head, token, dim);
 }
 

@@ -110,6 +110,9 @@ TEST(CAbi, ServesStructsOfNewerHeadersAndRefusesOnesThatWereNotFilled) {
 }
 
 TEST(CAbi, ReportsCodesAndMessages) {
+  EXPECT_EQ(segue_attention_page_bytes(nullptr), -1);
+  EXPECT_EQ(segue_attention_k_offset(nullptr, 0, 0, 0), -1);
+  EXPECT_EQ(segue_attention_v_offset(nullptr, 0, 0, 0), -1);
   segue_attention* attention = nullptr;
   segue_error error;
   segue_attention_config config = small_config();
