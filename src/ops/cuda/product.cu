@@ -14,7 +14,7 @@ struct Bf16 {
   template <int kColumns>
   static constexpr int kWidest = kColumns <= 2 ? 4 : 2;
   template <int kTiles, int kColumns>
-  static constexpr Few kFew{64, 1, false};
+  static constexpr Few kFew{64, 0, false};
   static constexpr int kWideColumns = 8;
   static constexpr double kWideInputUs = 0.017;
   struct Loaded {
@@ -31,8 +31,7 @@ struct Bf16 {
       Loaded to;
 #pragma unroll
       for (unsigned h = 0; h < 2; ++h) {
-        const uint4* const from = args.w + (at + static_cast<unsigned>(base) * 64) +
-                                  (static_cast<unsigned>(more) * 64 + h * 32);
+        const uint4* const from = args.w + (at + static_cast<unsigned>(base + more) * 64 + h * 32);
         to.a[h] = kOnce ? load_once(from) : __ldg(from);
       }
       return to;

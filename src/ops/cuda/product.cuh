@@ -75,9 +75,11 @@ __device__ __forceinline__ uint4 load_once(const uint4* from) {
   return v;
 }
 
+/// c += a * b, where the source says: moved about, many of them take more registers.
 __device__ __forceinline__ void multiply_add(float (&c)[4], const uint4& a, unsigned b0,
                                              unsigned b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
@@ -93,7 +95,8 @@ __device__ __forceinline__ int thread_again() {
 /// How a block of few rows holds its loads.
 struct Few {
   int ahead;     // registers of operands on their way
-  int resident;  // blocks a multiprocessor, which caps a thread's registers
+  int resident;  // blocks a multiprocessor, which caps a thread's registers; 0: ptxas chooses, and
+                 // takes fewer than it does for 1
   bool smooth;   // no branch between steps: their instructions hide each other's latency
 };
 

@@ -69,6 +69,15 @@ __device__ __forceinline__ void multiply_only(float (&c)[4], const uint4& a, uns
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
+/// c += a * b, where the compiler sees fit, among the making of levels.
+__device__ __forceinline__ void multiply_more(float (&c)[4], const uint4& a, unsigned b0,
+                                              unsigned b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+}
+
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 constexpr int kMostResident = 3;
 #else
@@ -90,8 +99,9 @@ struct FourBitPair {
   template <int kTiles, int kColumns>
   static constexpr Few kFew = kColumns == 1
                                   ? (kTiles == 1 ? Few{32, 3, true} : Few{32, kMostResident, false})
-                              : kColumns == 2 ? (kTiles == 1 ? Few{32, 3, false} : Few{48, 2, false})
-                                              : Few{64, 1, false};
+                              : kColumns == 2
+                                  ? (kTiles == 1 ? Few{32, 3, false} : Few{48, 2, false})
+                                  : Few{64, 0, false};
   struct Loaded {
     uint4 words;   // [2 blocks][2 instructions]
     uint2 scales;  // [2 blocks]
@@ -176,7 +186,7 @@ __device__ __forceinline__ void multiply(const ProductArguments& /*args*/,
         const uint4 x = now.x[block][n];
         float c[4];
         multiply_only(c, first, x.x, x.y);
-        multiply_add(c, second, x.z, x.w);
+        multiply_more(c, second, x.z, x.w);
         float(&to)[4] = sum.c[m][n];
         to[0] = __fmaf_rn(low, c[0], to[0]);
         to[1] = __fmaf_rn(low, c[1], to[1]);
