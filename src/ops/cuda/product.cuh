@@ -24,7 +24,8 @@
 //                             a block holds its loads
 //   kWideColumns              tiles of 8 rows of a warp where there are many; kWideInputUs: such a
 //                             block's time of one input on an H200 (2026-11)
-//   Place(args, tile, lane)   where it lies; load<kOnce>(base, more) for step base + more: the blocks
+//   Place(args, tile, lane)   where it lies; load<kOnce>(base, more) for step base + more: the
+//   blocks
 //                             from kBlocks times that
 // and multiply(args, operands, patch) beside it adds the products of kBlocks blocks.
 #pragma once
