@@ -8,7 +8,7 @@
 A table is what stands between `<!-- table:NAME -->` and `<!-- /table -->`; NAME is a file
 bench/results/NAME.json of tools/compare_llama.py or tools/pair_ladders.py, or in the format of `segue ladder --json`, `segue sweep
 --json`, `segue cells --json` or attention/cuda/harness. While that file does not exist the table must be
-empty. docs/NAME.svg is the picture of such cells, where it exists.
+empty. docs/NAME.svg is the picture of cells or of batches, where it exists.
 """
 import json
 import pathlib
@@ -16,6 +16,7 @@ import re
 import statistics
 import sys
 
+import plot_batches
 import plot_cells
 from gpu_tables import gpu_table, markdown, pairs
 
@@ -125,7 +126,9 @@ def pictures() -> list[tuple[pathlib.Path, str]]:
     for path in sorted((ROOT / "docs").glob("*.svg")):
         results = RESULTS / f"{path.stem}.json"
         if results.exists():
-            found.append((path, plot_cells.svg(json.loads(results.read_text()))))
+            document = json.loads(results.read_text())
+            plot = plot_cells if "profile" in document["cells"][0] else plot_batches
+            found.append((path, plot.svg(document)))
     return found
 
 

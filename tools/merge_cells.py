@@ -28,14 +28,16 @@ def merge(documents: list[dict]) -> dict:
             name = (cell["batch"], cell["depth"], cell["profile"])
             if name in cells:
                 raise ValueError(f"cell {name} was measured twice")
-            cells[name] = {"rounds": document["settings"]["rounds"], **cell}
+            rounds = next(len(a["controller"]) for a in cell["alternatives"] if a["spec"] == "auto")
+            cells[name] = {"rounds": rounds, **cell}
     profiles = list(dict.fromkeys(p for d in documents for p in d["settings"]["acceptance"]))
     order = sorted(cells, key=lambda name: (name[0], name[1], profiles.index(name[2])))
     settings = {key: value for key, value in first["settings"].items() if key != "rounds"}
     settings["depths"] = sorted({name[1] for name in order})
     settings["batch"] = sorted({name[0] for name in order})
     settings["acceptance"] = profiles
-    return {**first, "settings": settings, "cells": [cells[name] for name in order]}
+    interrupted = any(document["interrupted"] for document in documents)
+    return {**first, "interrupted": interrupted, "settings": settings, "cells": [cells[name] for name in order]}
 
 
 def main() -> int:
