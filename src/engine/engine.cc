@@ -24,25 +24,13 @@ namespace {
 using engine::kMaxK;
 constexpr int kDefaultFixedK = 4;
 
-std::vector<DepthStats> by_depth(const core::Json& counts) {
-  const auto number = [](const core::Json* json) {
-    const std::int64_t* value = json == nullptr ? nullptr : json->as_int();
-    return value == nullptr ? 0 : *value;
-  };
-  const auto numbers = [&](const core::Json* array) {
-    std::vector<std::int64_t> values;
-    for (const core::Json& value : *array->as_array()) values.push_back(number(&value));
-    return values;
-  };
-  std::vector<DepthStats> depths;
-  for (const core::Json& depth : *counts.find("by_depth")->as_array()) {
-    depths.push_back({.depth_from = number(depth.find("depth_from")),
-                      .depth_to = number(depth.find("depth_to")),
-                      .steps = number(depth.find("steps")),
-                      .drafted_per_position = numbers(depth.find("drafted_per_position")),
-                      .accepted_per_position = numbers(depth.find("accepted_per_position"))});
+/// Up to the last position ever drafted.
+void set_positions(const speculate::PositionCounts& counts, std::vector<std::int64_t>& drafted,
+                   std::vector<std::int64_t>& accepted) {
+  for (std::size_t i = 0; i < counts.drafted.size() && counts.drafted[i] > 0; ++i) {
+    drafted.push_back(counts.drafted[i]);
+    accepted.push_back(counts.accepted[i]);
   }
-  return depths;
 }
 
 GenerationStats stats_of(const engine::Sequence& sequence, std::int64_t prefilled) {
@@ -52,12 +40,14 @@ GenerationStats stats_of(const engine::Sequence& sequence, std::int64_t prefille
   stats.drafted = counts.drafted();
   stats.accepted = counts.accepted();
   stats.mean_acceptance_length = counts.mean_acceptance_length();
-  for (std::size_t i = 0;
-       i < counts.positions().drafted.size() && counts.positions().drafted[i] > 0; ++i) {
-    stats.drafted_per_position.push_back(counts.positions().drafted[i]);
-    stats.accepted_per_position.push_back(counts.positions().accepted[i]);
+  set_positions(counts.positions(), stats.drafted_per_position, stats.accepted_per_position);
+  for (const speculate::DepthCounts& depth : counts.by_depth()) {
+    DepthStats& counted = stats.by_depth.emplace_back();
+    counted.depth_from = depth.depth_from;
+    counted.depth_to = depth.depth_to;
+    counted.steps = depth.steps;
+    set_positions(depth.positions, counted.drafted_per_position, counted.accepted_per_position);
   }
-  stats.by_depth = by_depth(counts.to_json());
   const auto& histogram = counts.k_histogram();
   std::size_t used = histogram.size();
   while (used > 1 && histogram[used - 1] == 0) --used;

@@ -80,6 +80,18 @@ double Statistics::mean_acceptance_length() const {
   return 1.0 + static_cast<double>(accepted()) / static_cast<double>(verify_steps);
 }
 
+std::vector<DepthCounts> Statistics::by_depth() const {
+  std::vector<DepthCounts> depths;
+  for (std::size_t b = 0; b < by_depth_.size(); ++b) {
+    if (by_depth_[b].steps == 0) continue;
+    depths.push_back({.depth_from = b == 0 ? 0 : kFirstDepthLimit << (b - 1),
+                      .depth_to = b + 1 == by_depth_.size() ? 0 : kFirstDepthLimit << b,
+                      .steps = by_depth_[b].steps,
+                      .positions = by_depth_[b].positions});
+  }
+  return depths;
+}
+
 core::Json Statistics::to_json() const {
   core::Json json = core::Json::object();
   json.set("steps", steps_);
@@ -94,14 +106,12 @@ core::Json Statistics::to_json() const {
   time.set("other", other_us_ * 1e-6);
   json.set("time_s", std::move(time));
   core::Json depths = core::Json::array();
-  for (std::size_t b = 0; b < by_depth_.size(); ++b) {
-    if (by_depth_[b].steps == 0) continue;
+  for (const DepthCounts& depth : by_depth()) {
     core::Json bucket = core::Json::object();
-    bucket.set("depth_from", b == 0 ? 0 : kFirstDepthLimit << (b - 1));
-    bucket.set("depth_to",
-               b + 1 == by_depth_.size() ? core::Json() : core::Json(kFirstDepthLimit << b));
-    bucket.set("steps", by_depth_[b].steps);
-    set_positions(by_depth_[b].positions, bucket);
+    bucket.set("depth_from", depth.depth_from);
+    bucket.set("depth_to", depth.depth_to == 0 ? core::Json() : core::Json(depth.depth_to));
+    bucket.set("steps", depth.steps);
+    set_positions(depth.positions, bucket);
     depths.push(std::move(bucket));
   }
   json.set("by_depth", std::move(depths));

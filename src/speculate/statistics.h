@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "core/json.h"
 #include "speculate/drafter.h"
@@ -27,6 +28,14 @@ struct PositionCounts {
   std::array<std::int64_t, kMaxDraft> accepted{};  // of those, accepted
 };
 
+/// What was counted in the steps with depth_from to depth_to - 1 keys in the cache before them.
+struct DepthCounts {
+  std::int64_t depth_from = 0;
+  std::int64_t depth_to = 0;  // 0: no end
+  std::int64_t steps = 0;
+  PositionCounts positions;
+};
+
 class Statistics {
  public:
   void record(const StepRecord& step);
@@ -43,6 +52,9 @@ class Statistics {
   double draft_us() const { return draft_us_; }
   double verify_us() const { return verify_us_; }
   double other_us() const { return other_us_; }
+
+  /// By ascending depth, those with steps.
+  std::vector<DepthCounts> by_depth() const;
 
   /// Tokens emitted per step that verified at least one draft; 1 when there was none.
   double mean_acceptance_length() const;

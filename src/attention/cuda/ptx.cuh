@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "device/cuda/overlap.cuh"
+#include "device/cuda/thread.cuh"
 
 namespace segue::attention::cuda {
 
@@ -224,18 +225,6 @@ __device__ __forceinline__ std::uint64_t advance(std::uint64_t descriptor, int b
 
 // --- threads and launches ---
 
-/// Thread and lane, read again rather than kept in a register.
-__device__ __forceinline__ int thread_again() {
-  int thread;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-  return thread;
-}
-__device__ __forceinline__ int lane_again() {
-  int lane;
-  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
-  return lane;
-}
-
 __device__ __forceinline__ void sync_threads(int name, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
@@ -249,6 +238,8 @@ __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 using device::allow_next_launch;
+using device::lane_again;
+using device::thread_again;
 using device::wait_for_previous_launch;
 
 __device__ __forceinline__ float exp2_approx(float x) {

@@ -24,9 +24,8 @@
 //                             a block holds its loads
 //   kWideColumns              tiles of 8 rows of a warp where there are many; kWideInputUs: such a
 //                             block's time of one input on an H200 (2026-11)
-//   Place(args, tile, lane)   where it lies; load<kOnce>(base, more) for step base + more: the
-//   blocks
-//                             from kBlocks times that
+//   Place(args, tile, lane)   where it lies; load<kOnce>(base, more) for step base + more, the
+//                             kBlocks blocks from kBlocks times that
 // and multiply(args, operands, patch) beside it adds the products of kBlocks blocks.
 #pragma once
 
@@ -37,6 +36,7 @@
 
 #include "core/check.h"
 #include "device/cuda/overlap.cuh"
+#include "device/cuda/thread.cuh"
 #include "ops/cuda/matrix.h"
 
 namespace segue::ops::cuda {
@@ -85,13 +85,6 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const uint4& a, unsi
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
-}
-
-/// threadIdx.x for the end of a kernel: what follows from it takes no registers before.
-__device__ __forceinline__ int thread_again() {
-  int thread;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-  return thread;
 }
 
 /// How a block of few rows holds its loads.
@@ -237,7 +230,8 @@ __global__ void __launch_bounds__(kThreads, (W::template kFew<kTiles, kColumns>.
       args, from, range_begin<W>(args.blocks, run), range_begin<W>(args.blocks, run + 1), sum);
   // Not sooner: blocks of the next kernel would crowd on the multiprocessors that end first.
   device::allow_next_launch();
-  const int thread = kFew.smooth ? thread_again() : static_cast<int>(threadIdx.x);
+  // What follows from it takes no registers before.
+  const int thread = kFew.smooth ? device::thread_again() : static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
 #pragma unroll
   for (int m = 0; m < kTiles; ++m) {
