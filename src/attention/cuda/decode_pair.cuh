@@ -114,7 +114,8 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       barrier_init(barriers + 8 * (TileType::kSlots + i), i < kKSlots ? kWarps / 2 : kWarps);
     }
     for (int i = 0; i < TileType::kExchanges; ++i) {
-      barrier_init(barriers + 8 * (TileType::kBarriers + i), 1);
+      const bool by_lanes = i / kWarps == 1;  // what is handed over: every lane says so
+      barrier_init(barriers + 8 * (TileType::kBarriers + i), by_lanes ? 32 : 1);
     }
     barrier_init_fence();
   }
@@ -277,8 +278,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
     *reinterpret_cast<float4*>(inbox + 4 * 512) =
         make_float4(state.maximum[0], state.maximum[1], state.sum[0], state.sum[1]);
     *reinterpret_cast<float2*>(inbox + 5 * 512) = make_float2(alpha[0], alpha[1]);
-    __syncwarp();
-    barrier_arrive_by_one(handed_over + 8 * warp);
+    barrier_arrive(handed_over + 8 * warp);
   };
   const auto take_over = [&](int n) {
     const int other = warp ^ 4;
