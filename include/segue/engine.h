@@ -35,7 +35,8 @@ struct EngineOptions {
   std::string kernel;  // forced attention kernel; empty: the planner's choice
   std::function<void(double fraction)> load_progress;
   std::function<void(std::string_view line)> trace;  // one JSON document per step, or empty
-  // Set to true: create() ends with kCancelled, requests in flight end as kCancelled.
+  // Set to true: create() ends with kCancelled, requests in flight end as kCancelled, in the middle
+  // of a step too, whose rows are forgotten then.
   const std::atomic<bool>* cancel = nullptr;
 };
 

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -34,19 +35,40 @@ class ThreadPool {
                const_cast<void*>(static_cast<const void*>(&fn)));
   }
 
+  /// As long as it lives, for_each leaves out what it has not begun once `cancelled` says so, and
+  /// the results are to be thrown away. Asked on the calling thread, between tasks; empty: never.
+  class Cancellation {
+   public:
+    Cancellation(ThreadPool& pool, const std::function<bool()>& cancelled) : pool_(pool) {
+      if (cancelled) pool_.cancelled_ = &cancelled;
+    }
+    ~Cancellation() {
+      pool_.cancelled_ = nullptr;
+      pool_.skips_.store(false, std::memory_order_relaxed);
+    }
+    Cancellation(const Cancellation&) = delete;
+    Cancellation& operator=(const Cancellation&) = delete;
+
+    /// Asks as well.
+    bool requested() const { return pool_.skips(0); }
+
+   private:
+    ThreadPool& pool_;
+  };
+
   /// Calls fn(task, worker) for every task in [0, tasks); tasks are handed out one by one,
   /// ascending.
   template <class F>
   void for_each(std::int64_t tasks, F&& fn) {
     if (tasks <= 1 || threads() == 1) {
-      for (std::int64_t task = 0; task < tasks; ++task) fn(task, 0);
+      for (std::int64_t task = 0; task < tasks && !skips(0); ++task) fn(task, 0);
       return;
     }
     next_task_.store(0, std::memory_order_relaxed);
     run([&](int worker) {
       for (;;) {
         const std::int64_t task = next_task_.fetch_add(1, std::memory_order_relaxed);
-        if (task >= tasks) return;
+        if (task >= tasks || skips(worker)) return;
         fn(task, worker);
       }
     });
@@ -57,15 +79,24 @@ class ThreadPool {
   void run_erased(Erased fn, void* context);
   void work(int worker);
   void stop();
+  bool skips(int worker) {
+    if (worker == 0 && cancelled_ != nullptr && !skips_.load(std::memory_order_relaxed) &&
+        (*cancelled_)()) {
+      skips_.store(true, std::memory_order_relaxed);
+    }
+    return skips_.load(std::memory_order_relaxed);
+  }
 
   Placement placement_;
   std::vector<std::thread> workers_;
   Erased fn_ = nullptr;
   void* context_ = nullptr;
+  const std::function<bool()>* cancelled_ = nullptr;
   alignas(64) std::atomic<std::uint32_t> generation_{0};
   alignas(64) std::atomic<std::int32_t> pending_{0};
   alignas(64) std::atomic<std::int64_t> next_task_{0};
   std::atomic<bool> stop_{false};
+  alignas(64) std::atomic<bool> skips_{false};  // read before every task, written once at most
 };
 
 }  // namespace segue::core

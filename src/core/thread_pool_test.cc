@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <numeric>
 #include <string>
 #include <system_error>
@@ -106,6 +107,34 @@ TEST_P(ThreadPoolTest, SurvivesManyShortRegions) {
                   [&](std::int64_t task, int) { sum.fetch_add(task, std::memory_order_relaxed); });
   }
   EXPECT_EQ(sum.load(), 5'000 * 6);
+}
+
+TEST_P(ThreadPoolTest, LeavesOutWhatHasNotBegunWhenItIsCancelledAndOnlyThen) {
+  ThreadPool pool(GetParam());
+  bool cancelled = false;
+  std::atomic<std::int64_t> ran{0};
+  const auto region = [&](std::int64_t tasks) {
+    ran = 0;
+    pool.for_each(tasks, [&](std::int64_t, int worker) {
+      ran.fetch_add(1);
+      if (worker == 0) cancelled = true;
+      // The others wait until the caller has had its task.
+      for (int i = 0; worker != 0 && i < 1000; ++i) std::this_thread::yield();
+    });
+    return ran.load();
+  };
+  const std::function<bool()> ask = [&] { return cancelled; };
+  {
+    const ThreadPool::Cancellation cancellation(pool, ask);
+    EXPECT_FALSE(cancellation.requested());
+    EXPECT_LT(region(1'000'000), 1'000'000);
+    EXPECT_TRUE(cancellation.requested());
+    EXPECT_EQ(region(1), 0);
+    EXPECT_EQ(region(100), 0);
+  }
+  EXPECT_EQ(region(100), 100);
+  const ThreadPool::Cancellation never(pool, {});
+  EXPECT_EQ(region(100), 100);
 }
 
 TEST_P(ThreadPoolTest, StartsAndStopsManyTimes) {

@@ -188,6 +188,7 @@ Status Engine::Impl::step(std::vector<std::unique_ptr<InFlight>>& active) {
 Status Engine::Impl::run(std::deque<InFlight>& waiting,
                          std::vector<std::optional<Result<Completion>>>& results, bool keep_warm) {
   std::vector<std::unique_ptr<InFlight>> active;
+  bool cancelled = false;
   while (!waiting.empty() || !active.empty()) {
     while (!waiting.empty() && static_cast<int>(active.size()) < options.max_sequences) {
       auto one = std::make_unique<InFlight>(std::move(waiting.front()));
@@ -199,8 +200,8 @@ Status Engine::Impl::run(std::deque<InFlight>& waiting,
       }
       active.push_back(std::move(one));
     }
-    const bool cancelled =
-        options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed);
+    cancelled =
+        cancelled || (options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed));
     for (std::unique_ptr<InFlight>& one : active) {
       if (cancelled && !one->sequence.finished) one->sequence.finished = FinishReason::kCancelled;
       if (!one->sequence.finished) continue;
@@ -218,7 +219,9 @@ Status Engine::Impl::run(std::deque<InFlight>& waiting,
     }
     std::erase(active, nullptr);
     if (active.empty()) continue;
-    if (Status status = step(active); !status.ok()) {
+    const Status status = step(active);
+    cancelled = !status.ok() && status.error().code == ErrorCode::kCancelled;
+    if (!status.ok() && !cancelled) {
       for (const std::unique_ptr<InFlight>& one : active) loop->release(one->sequence);
       return status;
     }
@@ -254,6 +257,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   loop_options.context = impl->limits.context;
   loop_options.max_sequences = options.max_sequences;
   loop_options.decode_rows = engine::verify_rows(options);
+  loop_options.cancelled = load.cancelled;
   Result<std::unique_ptr<engine::Loop>> loop = engine::Loop::create(*impl->runtime, loop_options);
   if (!loop.ok()) return loop.error();
   impl->loop = std::move(loop).value();

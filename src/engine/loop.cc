@@ -90,6 +90,7 @@ Status Loop::add_drafters(std::int64_t budget_bytes) {
   draft.sequences = options_.max_sequences;
   draft.budget_bytes = budget_bytes;
   draft.workgroups = options_.workgroups;
+  draft.cancelled = options_.cancelled;
   Result<std::unique_ptr<speculate::ModelDrafter>> drafter =
       speculate::ModelDrafter::create(*runtime_.draft_model, draft);
   if (!drafter.ok()) {
@@ -192,6 +193,7 @@ Result<model::StepOutput> Loop::run_target(std::span<Block> blocks, attention::P
   input.kernel = options_.kernel;
   input.decode_rows = options_.decode_rows;
   input.workgroups = options_.workgroups;
+  input.cancelled = options_.cancelled;
   return runtime_.model->forward(input);
 }
 
@@ -300,7 +302,13 @@ Result<StepReport> Loop::step(std::span<Sequence* const> sequences, attention::P
   draft(blocks_, controller);
   const double drafted = core::now_us();
   const Result<model::StepOutput> output = run_target(blocks_, policy);
-  if (!output.ok()) return output.error();
+  if (!output.ok()) {
+    for (const Block& block : blocks_) {  // what drafters and cache hold of rows that never came
+      for (const auto& drafter : drafters_) drafter->rewind(block.sequence->key, block.depth);
+      CHECK(cache_.truncate(block.sequence->cache_id, block.depth).ok());
+    }
+    return output.error();
+  }
   const double verified = core::now_us();
 
   records_.clear();

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -32,6 +33,7 @@ struct LoopOptions {
   int decode_rows = 1;       // 1 + k that pr45450 is told
   int workgroups = 0;        // 0: threads
   const attention::Kernel* kernel = nullptr;
+  std::function<bool()> cancelled{};  // asked while a model runs, or empty: kCancelled
 };
 
 /// What a step did with one of its sequences.

@@ -26,6 +26,7 @@ Result<std::unique_ptr<Trunk>> Trunk::create(engine::Runtime& runtime, engine::L
                                              TrunkOptions options) {
   loop.context = options.depth + options.room;
   loop.max_sequences += 1;
+  loop.cancelled = options.cancelled;
   if (Status status = check_room(runtime.model->config(), options.depth, options.room);
       !status.ok()) {
     return status.error();

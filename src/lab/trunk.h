@@ -19,7 +19,7 @@ struct TrunkOptions {
   std::int64_t depth = 0;             // the largest that will be asked for
   std::int64_t room = 0;              // tokens that a fork may reach beyond its depth
   std::string text{};                 // filler, repeated; empty: pseudo-random tokens
-  std::function<bool()> cancelled{};  // asked between steps; may be empty
+  std::function<bool()> cancelled{};  // asked between and within steps; may be empty
   std::function<void(std::int64_t rows)> prefilled{};  // after each step of `grow`; may be empty
 };
 

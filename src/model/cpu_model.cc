@@ -33,12 +33,15 @@ void CpuModel::reserve_logits(std::int64_t count) { grow(logits, count * config_
 
 Result<StepOutput> CpuModel::forward(const StepInput& input) {
   const std::int64_t count = row_count(input);
+  const core::ThreadPool::Cancellation cancellation(pool, input.cancelled);
   if (Status status = plan_step(input, count); !status.ok()) return status.error();
   embed(input, count);
   if (config_.per_layer_input > 0) prepare_per_layer(input, count);
-  for (int layer = 0; layer < config_.layer_count(); ++layer) run_layer(input, layer, count);
+  for (int layer = 0; layer < config_.layer_count() && !cancellation.requested(); ++layer)
+    run_layer(input, layer, count);
   StepOutput output;
   output.rows = head(input);
+  if (cancellation.requested()) return step_cancelled();
   output.logits = logits.data();
   output.hidden = normed.data();
   output.groups = groups;

@@ -30,6 +30,9 @@ namespace gpu = ops::cuda;
 
 /// With more rows than this the GPU takes longer than the launches.
 constexpr std::int64_t kGraphRows = 128;
+/// A step of so many rows takes long enough to be cancelled within, and each of its layers longer
+/// than its launches.
+constexpr std::int64_t kLongRows = 2048;
 /// As many decode rows as one sequence verifies: such a step is sure to come again.
 constexpr std::int64_t kLoneRows = 16;
 
@@ -73,7 +76,8 @@ class GpuModel final : public LanguageModel {
     return (config_.vocab + gpu::kMaximaBlock - 1) / gpu::kMaximaBlock;
   }
   void describe(const StepInput& input);
-  void enqueue(const StepInput& input);
+  bool enqueue(const StepInput& input);
+  bool cancelled_in(const StepInput& input, int layer);
   void run_layer(const StepInput& input, int layer);
   void attend(const StepInput& input, int layer);
   LayerLaunch launch() const {
@@ -95,6 +99,7 @@ class GpuModel final : public LanguageModel {
   Rows<float> logits_, hidden_;  // [wanted, vocab], [wanted, hidden]
   Rows<float> maxima_;           // [wanted, blocks of the vocabulary]
   HostRows<float> host_logits_, host_hidden_, host_maxima_;
+  std::array<device::Event, 2> layer_ends_;  // of even and odd layers
   GraphKey key_;
   GpuGraphs graphs_;
 };
@@ -282,9 +287,19 @@ void GpuModel::describe(const StepInput& input) {
   }
 }
 
-/// All launches of the step, its logits to the host included. Allocates nothing: it may be
-/// recorded.
-void GpuModel::enqueue(const StepInput& input) {
+/// After the launches of a layer: waits for the layer before, so that launches are never further
+/// ahead of a long step than that, and asks.
+bool GpuModel::cancelled_in(const StepInput& input, int layer) {
+  if (!input.cancelled || rows_ < kLongRows) return false;
+  const auto parity = static_cast<std::size_t>(layer % 2);
+  layer_ends_[parity].record(stream_);
+  if (layer > 0) layer_ends_[1 - parity].synchronize();
+  return input.cancelled();
+}
+
+/// All launches of the step, its logits to the host included; false when it was cancelled.
+/// Allocates nothing: it may be recorded.
+bool GpuModel::enqueue(const StepInput& input) {
   for (std::size_t kind = 0; kind < groups_.size(); ++kind) {
     const int rotary = config_.kinds[kind].rotary;
     gpu::angles({device_rows_.data() + rows_, weights_.inv_freq[kind], groups_[kind].cos_sin.data(),
@@ -295,7 +310,10 @@ void GpuModel::enqueue(const StepInput& input) {
               layer_rows_.x.data(), rows_},
              stream_);
   enqueue_first_norm(launch(), weights_.layers.front().attention_norm);
-  for (int layer = 0; layer < config_.layer_count(); ++layer) run_layer(input, layer);
+  for (int layer = 0; layer < config_.layer_count(); ++layer) {
+    run_layer(input, layer);
+    if (cancelled_in(input, layer)) return false;
+  }
   const std::int64_t logits = wanted_ * config_.vocab;
   const std::int64_t hidden = wanted_ * config_.hidden;
   if (wanted_ > 0) {
@@ -315,6 +333,7 @@ void GpuModel::enqueue(const StepInput& input) {
     device::copy_to_host(host_hidden_.data(), hidden_.data(),
                          static_cast<std::size_t>(hidden) * sizeof(float), stream_);
   }
+  return true;
 }
 
 Result<StepOutput> GpuModel::run(const StepInput& input) {
@@ -326,8 +345,9 @@ Result<StepOutput> GpuModel::run(const StepInput& input) {
     describe(input);
     const bool returns = rows_ == wanted_ && rows_ <= kLoneRows;
     recording_us = graphs_.run(key_, returns, stream_, [&] { enqueue(input); });
-  } else {
-    enqueue(input);
+  } else if (!enqueue(input)) {
+    stream_.synchronize();
+    return step_cancelled();
   }
   stream_.synchronize();
   for (std::size_t kind = 0; kind < groups_.size(); ++kind) {

@@ -117,6 +117,41 @@ TEST_F(GpuModel, AStepThatReturnsIsReplayedWithItsBitsAndItsTimes) {
   EXPECT_LT(recorded, 15) << "as many steps were recorded anew as replayed";
 }
 
+/// Asked after its first layer and after its last.
+TEST_F(GpuModel, ALongStepThatIsCancelledLeavesNothingBehind) {
+  const auto model = on_gpu();
+  constexpr std::int64_t kRows = 2200;
+  std::vector<std::int32_t> tokens;
+  while (std::ssize(tokens) < kRows) tokens.insert(tokens.end(), tokens_.begin(), tokens_.end());
+  const auto specs = kv::size_pools(model->pool_specs(KvType::kBF16, 16), {1, kRows, kRows});
+  ASSERT_TRUE(specs.ok());
+  Result<kv::Cache> cache = kv::Cache::create(*specs, {.max_rows = kRows});
+  ASSERT_TRUE(cache.ok()) << cache.error().message;
+  const SequenceInput sequence{cache->create_sequence(), 0, std::span(tokens).first(kRows), true,
+                               1};
+  ASSERT_TRUE(cache->reserve(sequence.id, kRows).ok());
+  StepInput input;
+  input.cache = &*cache;
+  input.sequences = std::span(&sequence, 1);
+  const auto logits = [&] {
+    const Result<StepOutput> output = model->forward(input);
+    EXPECT_TRUE(output.ok());
+    return std::vector<float>(output->logits, output->logits + model->config().vocab);
+  };
+  const std::vector<float> expected = logits();
+  for (const int layer : {1, model->config().layer_count()}) {
+    int asked = 0;
+    input.cancelled = [&] { return ++asked == layer; };
+    const Result<StepOutput> output = model->forward(input);
+    ASSERT_FALSE(output.ok());
+    EXPECT_EQ(output.error().code, ErrorCode::kCancelled);
+    EXPECT_EQ(asked, layer);
+    input.cancelled = {};
+    const core::Verdict verdict = core::exact(logits(), expected);
+    EXPECT_TRUE(verdict.ok) << verdict.message;
+  }
+}
+
 TEST_F(GpuModel, AnEmbeddingIsThatOfTheTable) {
   const auto reference = open({});
   const auto model = on_gpu();

@@ -50,6 +50,7 @@ struct StepInput {
   const attention::Kernel* kernel = nullptr;  // forced, or null
   int decode_rows = 1;                        // 1 + k that the engine was started with
   int workgroups = 0;                         // 0: as many as the device runs at once
+  std::function<bool()> cancelled{};          // asked while it runs, or empty: kCancelled
 };
 
 /// What attention did in one KV group; valid until the next forward().
@@ -127,7 +128,7 @@ class LanguageModel {
 
   /// One step; done when it returns. Rows of a sequence never influence another's, and their bits
   /// depend on nothing but the tokens before them. Fails when a kernel is forced that cannot run a
-  /// group's shape, and with kDevice when the device does.
+  /// group's shape, with kDevice when the device does, and with kCancelled, on a GPU after a layer.
   virtual Result<StepOutput> forward(const StepInput& input) = 0;
 
  protected:

@@ -24,6 +24,8 @@ std::int64_t logits_count(const StepInput& input) {
   return count;
 }
 
+Error step_cancelled() { return {ErrorCode::kCancelled, "interrupted in a step"}; }
+
 void StepRows::set(const StepInput& input) {
   sequences.clear();
   positions.clear();

@@ -16,6 +16,9 @@ namespace segue::model {
 std::int64_t row_count(const StepInput& input);
 std::int64_t logits_count(const StepInput& input);
 
+/// What forward() answers when it was cancelled.
+Error step_cancelled();
+
 struct StepRows {
   std::vector<attention::SequenceRows> sequences;
   std::vector<std::int32_t> positions;  // [rows]

@@ -75,6 +75,7 @@ bool ModelDrafter::read(Text& text, std::span<const std::int32_t> tokens) {
     input.cache = &cache_;
     input.sequences = std::span(&part, 1);
     input.workgroups = options_.workgroups;
+    input.cancelled = options_.cancelled;
     if (!model_.forward(input).ok()) return false;
     cache_.commit(text.id, static_cast<std::int64_t>(count));
     tokens = tokens.subspan(count);
@@ -96,6 +97,7 @@ bool ModelDrafter::forward(std::span<DraftJob* const> jobs, int position) {
   input.sequences = inputs_;
   input.decode_rows = 1 + kMaxDraft;
   input.workgroups = options_.workgroups;
+  input.cancelled = options_.cancelled;
   const Result<model::StepOutput> output = model_.forward(input);
   if (!output.ok()) return false;
   const auto vocab = static_cast<std::size_t>(model_.config().vocab);

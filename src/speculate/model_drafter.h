@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -28,7 +29,8 @@ struct ModelDrafterOptions {
   std::int64_t context = 0;  // tokens that a sequence of the target may reach
   int sequences = 1;         // alive at once
   std::int64_t budget_bytes = 0;
-  int workgroups = 0;  // 0: threads
+  int workgroups = 0;                 // 0: threads
+  std::function<bool()> cancelled{};  // asked while the model runs, or empty: no drafts
 };
 
 class ModelDrafter final : public Drafter {

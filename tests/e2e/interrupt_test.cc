@@ -13,12 +13,15 @@
 #include <array>
 #include <atomic>
 #include <csignal>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/file.h"
 #include "core/json.h"
 #include "e2e/tiny_model.h"
+#include "engine/loop.h"
 #include "lab/cells.h"
 #include "lab/ladder.h"
 #include "segue/engine.h"
@@ -146,6 +149,108 @@ TEST(Interrupt, CtrlCEndsAMeasurementWithATableAndADocumentOfWhatFinished) {
       EXPECT_LT(rates->find("samples")->as_array()->size(), 1000u);
     }
   }
+}
+
+/// One step of the whole prompt, which takes far longer than the wait before the signal.
+TEST(Interrupt, CtrlCEndsARunInTheMiddleOfAStep) {
+  const std::string model = write_tiny({.architecture = "llama", .context = 65536});
+  const std::string text = temporary_path("long.txt");
+  const std::string json = temporary_path("interrupted.json");
+  ASSERT_TRUE(core::write_file(text, std::string(65'000, 'x')).ok());
+  const Running program({"run", "-m", model, "--prompt-file", text, "--prefill-chunk", "65536",
+                         "--ignore-eos", "--threads", "2", "--json", json});
+  usleep(800'000);
+  ASSERT_EQ(kill(program.pid, SIGINT), 0);
+  EXPECT_EQ(program.wait_code(), 128 + SIGINT);
+  const Result<std::string> written = core::read_file(json);
+  ASSERT_TRUE(written.ok());
+  const Result<core::Json> document = core::Json::parse(*written);
+  ASSERT_TRUE(document.ok());
+  EXPECT_EQ(*document->find("finish_reason")->as_string(), "cancelled");
+  EXPECT_TRUE(document->find("tokens")->as_array()->empty()) << "the step went on to its end";
+}
+
+/// Asked for the n-th time: in the middle of some layer, or in the head.
+TEST(Interrupt, AStepThatIsCancelledLeavesTheCacheAsItWas) {
+  const std::string path = write_tiny({});
+  const auto runtime =
+      engine::Runtime::load({.model = path, .draft_model = path, .threads = 2}).value();
+  std::int64_t left = -1;  // questions until the answer is yes; below 0: never
+  engine::LoopOptions options;
+  options.context = 600;
+  options.prefill_chunk = 256;
+  options.cancelled = [&left] { return left == 0 || left-- == 0; };
+  const auto loop = engine::Loop::create(*runtime, options).value();
+  speculate::Controller controller;
+  /// Tries every step this many times with a cancellation before it lets it run.
+  const auto tokens = [&](int tries) {
+    engine::Sequence sequence;
+    sequence.tokens = repetitive_tokens(300, 3);
+    sequence.prompt_tokens = 300;
+    sequence.limit = 330;
+    sequence.ignore_eos = true;
+    sequence.spec = SpecMode::kDraft;
+    sequence.max_draft = 4;
+    sequence.drafters = loop->drafters(SpecMode::kDraft).value();
+    loop->admit(sequence);
+    engine::Sequence* const one = &sequence;
+    int cancelled = 0;
+    while (!sequence.finished) {
+      const std::int64_t depth = loop->cached(sequence);
+      const std::int64_t pages[] = {loop->cache().pages_in_use(0), loop->cache().pages_in_use(1)};
+      const std::vector<std::int32_t> before = sequence.tokens;
+      for (int i = 0; i < tries; ++i) {
+        left = i * i;
+        const Result<engine::StepReport> report =
+            loop->step({&one, 1}, attention::Policy::kSegue, controller);
+        if (report.ok()) break;  // so few questions that it had its answer before
+        EXPECT_EQ(report.error().code, ErrorCode::kCancelled);
+        EXPECT_EQ(loop->cached(sequence), depth);
+        EXPECT_EQ(sequence.tokens, before);
+        EXPECT_EQ(loop->cache().check_integrity(), "");
+        for (int pool = 0; pool < 2; ++pool)
+          EXPECT_EQ(loop->cache().pages_in_use(pool), pages[pool]);
+        ++cancelled;
+      }
+      left = -1;
+      if (loop->cached(sequence) == depth) {
+        EXPECT_TRUE(loop->step({&one, 1}, attention::Policy::kSegue, controller).ok());
+      }
+    }
+    loop->release(sequence);
+    EXPECT_EQ(cancelled > 10, tries > 0) << cancelled;
+    return sequence.tokens;
+  };
+  const std::vector<std::int32_t> expected = tokens(0);
+  EXPECT_EQ(tokens(12), expected);
+}
+
+TEST(Interrupt, AnEngineGoesOnAfterAPromptThatWasCancelledInTheMiddleOfAStep) {
+  std::atomic<bool> cancel{false};
+  EngineOptions options;
+  options.model = write_tiny({.architecture = "llama", .context = 50'000});
+  options.threads = 2;
+  options.prefill_chunk = 50'000;
+  options.cancel = &cancel;
+  const auto engine = Engine::create(options).value();
+  Request request;
+  request.max_tokens = 20;
+  request.ignore_eos = true;
+  request.prompt_tokens = repetitive_tokens(400, 5);
+  const std::vector<std::int32_t> expected = engine->generate(request).value().tokens;
+  EXPECT_EQ(expected.size(), 20u);
+  Request longer = request;  // begins as the other does
+  longer.prompt_tokens = repetitive_tokens(49'000, 5);
+  std::thread person([&] {
+    usleep(200'000);
+    cancel = true;
+  });
+  const Completion cut = engine->generate(longer).value();
+  person.join();
+  EXPECT_EQ(cut.finish_reason, FinishReason::kCancelled);
+  EXPECT_TRUE(cut.tokens.empty());
+  cancel = false;
+  EXPECT_EQ(engine->generate(request).value().tokens, expected);
 }
 
 TEST(Interrupt, ASecondCtrlCEndsTheProgramAtOnce) {
