@@ -86,6 +86,9 @@ class Engine {
   std::vector<std::int32_t> tokenize(std::string_view text, bool parse_special) const;
   /// How many bytes of `text` have no token in the vocabulary and are left out of a prompt.
   std::int64_t lost_bytes(std::string_view text, bool parse_special) const;
+  /// No text of more bytes fits the context, unless some of them are lost: as many tokens as it
+  /// holds, all of them the longest.
+  std::int64_t most_text_bytes() const;
 
   /// A conversation as Request::prompt_tokens, in the model's chat format and ready for the answer.
   /// Roles: "system", "user", "assistant". What contents spell never becomes a control token.

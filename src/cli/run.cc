@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <iostream>
+#include <iterator>
 #include <memory>
 
 #include "cli/commands.h"
@@ -107,6 +108,24 @@ Status run_once(const RunFlags& flags, Engine& engine, Request request) {
   return write_document(flags, engine, completion_json(flags, engine, *completion));
 }
 
+/// The next line of standard input; false after the last.
+Result<bool> read_message(const Engine& engine, std::string& line) {
+  const std::int64_t most = engine.most_text_bytes();
+  line.clear();
+  std::streambuf& input = *std::cin.rdbuf();
+  for (int next = input.sbumpc(); next != EOF; next = input.sbumpc()) {
+    if (next == '\n') return true;
+    if (std::ssize(line) == most) {
+      return Error{ErrorCode::kTooLong,
+                   fmt::format("a line of standard input has more than {} bytes, as many as the {} "
+                               "tokens of the context can hold",
+                               most, engine.options().context)};
+    }
+    line.push_back(static_cast<char>(next));
+  }
+  return !line.empty();
+}
+
 /// Turns until end of input; the JSON document has the reply of each, and the message that it
 /// answers as its prompt. Where a person types, Ctrl-C ends a reply, and the chat only between
 /// replies.
@@ -133,7 +152,9 @@ Status run_chat(const RunFlags& flags, Engine& engine, Request request) {
         fmt::print(stderr, "> ");
         std::fflush(stderr);
       }
-      if (!std::getline(std::cin, line)) break;
+      const Result<bool> read = read_message(engine, line);
+      if (!read.ok()) status = read.error();
+      if (!read.ok() || !*read) break;
       if (line.empty()) continue;
     }
     given = false;

@@ -337,6 +337,13 @@ std::int64_t Engine::lost_bytes(std::string_view text, bool parse_special) const
   return impl_->runtime->tokenizer->lost_bytes(text, parse_special);
 }
 
+std::int64_t Engine::most_text_bytes() const {
+  const text::StringTable& tokens = impl_->runtime->tokenizer->vocabulary().tokens;
+  std::size_t longest = 1;
+  for (std::size_t id = 0; id < tokens.size(); ++id) longest = std::max(longest, tokens[id].size());
+  return impl_->limits.context * static_cast<std::int64_t>(longest);
+}
+
 Result<std::vector<std::int32_t>> Engine::encode_chat(std::span<const Message> messages) const {
   const Result<text::ChatTemplate> format =
       text::ChatTemplate::detect(impl_->runtime->tokenizer->vocabulary());

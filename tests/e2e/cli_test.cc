@@ -142,6 +142,16 @@ TEST_F(Cli, FailuresExitWithOneAndNameTheThing) {
   }
 }
 
+TEST_F(Cli, AChatReadsNoLineThatTheContextCannotHold) {
+  const std::string json = temporary_path("chat.json");
+  const Outcome result = run_program("run -m " + model + " --chat --json " + json, "/dev/zero");
+  EXPECT_EQ(result.code, 1);
+  // The longest tokens are called "<0x00>" and so on.
+  EXPECT_THAT(result.output, HasSubstr("more than 12288 bytes"));
+  EXPECT_THAT(result.output, HasSubstr("2048 tokens of the context"));
+  EXPECT_TRUE(at(json_of(core::read_file(json).value()), "completions").as_array()->empty());
+}
+
 TEST_F(Cli, TruncatedModelsAreRefusedAtEveryLength) {
   const Result<std::string> bytes = core::read_file(model);
   ASSERT_TRUE(bytes.ok());
