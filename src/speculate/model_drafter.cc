@@ -15,7 +15,8 @@ Result<std::unique_ptr<ModelDrafter>> ModelDrafter::create(model::LanguageModel&
   CHECK(options.chunk >= 1 && options.sequences >= 1);
   kv::Demand demand;
   demand.sequences = options.sequences;
-  demand.tokens = std::min(options.context, model.config().context) + kMaxDraft;
+  demand.drafts = kMaxDraft;
+  demand.tokens = std::min(options.context, model.config().context) + demand.drafts;
   demand.max_rows = std::max(options.chunk, 1 + kMaxDraft);
   Result<std::vector<kv::PoolSpec>> specs =
       kv::size_pools(model.pool_specs(options.kv, options.page_size), demand, options.budget_bytes);

@@ -14,6 +14,7 @@
 #include "e2e/tiny_model.h"
 #include "engine/loop.h"
 #include "segue/engine.h"
+#include "speculate/model_drafter.h"
 
 namespace segue::e2e {
 namespace {
@@ -103,6 +104,22 @@ TEST(DraftModel, CatchesUpWhenSpeculationIsSwitchedOnAgain) {
   }
   EXPECT_GT(sequence.stats.accepted(), 100);
   (*loop)->release(sequence);
+}
+
+TEST(DraftModel, WhoseCacheDoesNotFitIsToldTheContextThatWouldNotCountingDrafts) {
+  const auto runtime = engine::Runtime::load({.model = write_tiny({}), .threads = 1}).value();
+  const auto made = [&](std::int64_t context) {
+    return speculate::ModelDrafter::create(
+        *runtime->model, {.chunk = 32, .context = context, .budget_bytes = 20 * 32'768});
+  };
+  const auto refused = made(1000);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kNoMemory);
+  // 8 pages of 64 tokens in the global layer, less the 16 drafts, and 2 in each of the six sliding.
+  EXPECT_THAT(refused.error().message,
+              AllOf(HasSubstr("1 sequence(s) of 1000 tokens"), HasSubstr("enough for 496 tokens")));
+  EXPECT_TRUE(made(496).ok());
+  EXPECT_FALSE(made(497).ok());
 }
 
 /// Situations 16 and 17: k and drafter of its own per request, some of whose drafts are never
