@@ -21,8 +21,6 @@
 namespace segue::engine {
 namespace {
 
-constexpr double kMemoryShare =
-    0.9;  // of the device's memory that weights and cache together may reserve
 // Verify rows whose logits have their memory from the start; a first step that pays for it looks
 // several times as expensive as it is.
 constexpr std::int64_t kReservedRows = 64;
@@ -43,7 +41,6 @@ Result<std::unique_ptr<Loop>> Loop::create(Runtime& runtime, const LoopOptions& 
   if (Status status = check_sizes(options.page_size, options.prefill_chunk); !status.ok())
     return status.error();
   const model::LanguageModel& model = *runtime.model;
-  const std::int64_t memory = model.place().memory_bytes();
   kv::Demand demand;
   demand.sequences = options.max_sequences;
   demand.drafts = speculate::kMaxDraft;
@@ -51,12 +48,7 @@ Result<std::unique_ptr<Loop>> Loop::create(Runtime& runtime, const LoopOptions& 
   demand.max_rows = std::max(options.prefill_chunk, 1 + speculate::kMaxDraft);
   kv::CacheOptions cache_options;
   cache_options.max_rows = demand.max_rows;
-  const std::int64_t weights =
-      model.weight_bytes() +
-      (runtime.draft_model == nullptr ? 0 : runtime.draft_model->weight_bytes()) +
-      (runtime.assistant == nullptr ? 0 : runtime.assistant->weight_bytes());
-  cache_options.budget_bytes = std::max<std::int64_t>(
-      0, static_cast<std::int64_t>(kMemoryShare * static_cast<double>(memory)) - weights);
+  cache_options.budget_bytes = runtime.cache_budget_bytes();
   Result<std::vector<kv::PoolSpec>> specs = kv::size_pools(
       model.pool_specs(options.kv, options.page_size), demand, cache_options.budget_bytes);
   if (!specs.ok()) return specs.error();

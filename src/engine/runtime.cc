@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <system_error>
 
 #include "core/clock.h"
@@ -88,6 +89,15 @@ Result<std::unique_ptr<Runtime>> Runtime::load(const RuntimeOptions& options) {
   }
   runtime->load_s = (core::now_us() - start) / 1e6;
   return runtime;
+}
+
+std::int64_t Runtime::cache_budget_bytes() const {
+  constexpr double kMemoryShare = 0.9;  // that weights and caches together may reserve
+  const std::int64_t weights = model->weight_bytes() +
+                               (draft_model == nullptr ? 0 : draft_model->weight_bytes()) +
+                               (assistant == nullptr ? 0 : assistant->weight_bytes());
+  const auto memory = static_cast<double>(model->place().memory_bytes());
+  return std::max<std::int64_t>(0, static_cast<std::int64_t>(kMemoryShare * memory) - weights);
 }
 
 }  // namespace segue::engine

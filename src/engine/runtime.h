@@ -3,6 +3,7 @@
 // models that draft. Engine and lab build on it.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -34,6 +35,9 @@ struct Runtime {
   std::unique_ptr<model::Assistant> assistant;        // of `model`, or null
   std::unique_ptr<model::LanguageModel> draft_model;  // with the vocabulary of `model`, or null
   double load_s = 0;
+
+  /// Bytes that caches may take beside the weights, where those are.
+  std::int64_t cache_budget_bytes() const;
 
   /// Refuses (kUnsupported) a draft model with another vocabulary, because drafts are token ids of
   /// the target, and an assistant that was made for another target.

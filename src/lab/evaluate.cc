@@ -24,10 +24,11 @@ constexpr int kChunk = 32;
 /// A model with a cache of one sequence, advanced chunk by chunk.
 class Stepper {
  public:
-  static Result<Stepper> create(engine::Runtime& runtime, KvType kv, std::int64_t tokens) {
-    const kv::Demand demand{1, tokens + kChunk, kChunk};
+  static Result<Stepper> create(engine::Runtime& runtime, KvType kv, std::int64_t tokens,
+                                std::int64_t budget_bytes) {
+    const kv::Demand demand{1, tokens, kChunk};
     Result<std::vector<kv::PoolSpec>> specs =
-        kv::size_pools(runtime.model->pool_specs(kv, kv::kDefaultPageSize), demand);
+        kv::size_pools(runtime.model->pool_specs(kv, kv::kDefaultPageSize), demand, budget_bytes);
     if (!specs.ok()) return specs.error();
     kv::CacheOptions options;
     options.max_rows = kChunk;
@@ -50,6 +51,8 @@ class Stepper {
     cache_.commit(sequence_, rows);
     return output->logits;
   }
+
+  std::int64_t cache_bytes() const { return cache_.bytes(); }
 
  private:
   Stepper(engine::Runtime& runtime, kv::Cache cache)
@@ -211,16 +214,23 @@ Status check_length(std::span<const std::int32_t> tokens, const std::string& sou
   return {};
 }
 
+Error reference_error(const Error& error) {
+  return {error.code, fmt::format("float reference: {}", error.message)};
+}
+
 Result<core::Json> compare(engine::Runtime& runtime, engine::Runtime* exact_runtime,
                            std::span<const std::int32_t> tokens, const EvaluateOptions& options) {
   const std::int64_t vocab = runtime.model->config().vocab;
   const auto count = static_cast<std::int64_t>(tokens.size());
-  Result<Stepper> model = Stepper::create(runtime, options.kv, count);
+  std::int64_t budget_bytes = runtime.cache_budget_bytes();
+  if (exact_runtime != nullptr) budget_bytes -= exact_runtime->model->weight_bytes();
+  Result<Stepper> model = Stepper::create(runtime, options.kv, count, budget_bytes);
   if (!model.ok()) return model.error();
   std::optional<Stepper> reference;
   if (exact_runtime != nullptr) {
-    Result<Stepper> stepper = Stepper::create(*exact_runtime, KvType::kF32, count);
-    if (!stepper.ok()) return stepper.error();
+    Result<Stepper> stepper =
+        Stepper::create(*exact_runtime, KvType::kF32, count, budget_bytes - model->cache_bytes());
+    if (!stepper.ok()) return reference_error(stepper.error());
     reference.emplace(std::move(stepper).value());
   }
   std::optional<Recorded> recorded;

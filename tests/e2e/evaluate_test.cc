@@ -3,15 +3,18 @@
 // eval` relies on.
 #include "lab/evaluate.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "core/cpu.h"
 #include "core/file.h"
 #include "core/tolerance.h"
 #include "e2e/program.h"
@@ -53,6 +56,33 @@ core::Json certain_of(std::int32_t token, int positions) {
     logprobs.push(core::Json::array().push(0.0));
   }
   return json.set("tokens", tokens).set("top_ids", ids).set("top_logprobs", logprobs);
+}
+
+/// Two caches of 128 KiB and 256 KiB per token: the first may fit where both do not.
+TEST(Evaluate, ACacheThatDoesNotFitIsRefusedWithTheNumbersBeforeAnythingIsComputed) {
+  constexpr std::int64_t kTokenBytes = std::int64_t{4} * 16 * 512 * 2 * 2;
+  const std::int64_t memory = core::cpu_facts().memory_bytes;
+  const std::string model = write_tiny({.architecture = "llama",
+                                        .layers = 4,
+                                        .q_heads = 16,
+                                        .kv_heads = 16,
+                                        .head_dim = 512,
+                                        .context = 1 << 30});
+  const auto refusal = [&](std::int64_t tokens, bool against_float) {
+    lab::EvaluateOptions options = of_text();
+    options.text = std::string(static_cast<std::size_t>(tokens) - 1, 'x');  // and bos
+    options.against_float = against_float;
+    options.progress = [](double) { FAIL() << "it began"; };
+    return lab::evaluate(model, options).error();
+  };
+  const std::int64_t too_many = memory / kTokenBytes;
+  const Error alone = refusal(too_many, false);
+  EXPECT_EQ(alone.code, ErrorCode::kNoMemory);
+  EXPECT_THAT(alone.message, AllOf(HasSubstr(fmt::format("of {} tokens", too_many)),
+                                   HasSubstr("'global'"), HasSubstr("the budget is")));
+  const Error both = refusal(too_many / 2, true);
+  EXPECT_EQ(both.code, ErrorCode::kNoMemory);
+  EXPECT_THAT(both.message, HasSubstr("float reference: the KV cache for 1 sequence(s)"));
 }
 
 TEST(Evaluate, CountsEveryPositionThatPredictsATokenAndDoesNotDependOnThreads) {
