@@ -86,8 +86,9 @@ struct Config {
   int find_kind(std::string_view kind_name) const;
 };
 
-/// Refuses architectures other than gemma3, gemma4 and llama, missing keys, and values that no
-/// forward pass can run; messages name the key and the allowed values.
+/// Refuses architectures other than gemma3, gemma4 and llama, missing keys, values that no forward
+/// pass can run, and keys that ask for what none does; messages name the key and the allowed
+/// values.
 Result<Config> config_from_gguf(const gguf::File& file);
 
 /// Reads a Hugging Face config.json of Gemma 4 (gemma4, gemma4_unified and their text configs);

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "model/config.h"
+#include "model/gguf_keys.h"
 
 namespace segue::model {
 namespace {
@@ -95,13 +96,15 @@ void set_gemma(Config& config) {
   config.post_norms = true;
 }
 
-/// The factor of linear position scaling, which is all that is read of `rope.scaling`. `untyped`:
-/// whether a factor counts where the file has no type.
-double rope_factor(Reader& reader, const gguf::File& file, bool untyped) {
-  const Result<std::string_view> type =
-      file.text(reader.full("rope.scaling.type"), untyped ? "linear" : "none");
+/// The factor of linear position scaling. It counts without a type too, as elsewhere, and old files
+/// have another name for it.
+double rope_factor(Reader& reader, const gguf::File& file) {
+  const Result<std::string_view> type = file.text(reader.full("rope.scaling.type"), "linear");
   if (!type.ok()) return reader.fail(type.error()), 1.0;
-  if (*type == "linear") return reader.number("rope.scaling.factor", 1e-3, 1e6, 1.0);
+  if (*type == "linear") {
+    const double old = reader.number("rope.scale_linear", 1e-3, 1e6, 1.0);
+    return reader.number("rope.scaling.factor", 1e-3, 1e6, old);
+  }
   if (*type != "none") {
     reader.fail({ErrorCode::kUnsupported,
                  fmt::format("'{}': {} is '{}'; supported: none, linear", file.path(),
@@ -130,12 +133,10 @@ void read_gemma3(Reader& reader, const gguf::File& file, Config& config) {
   LayerKind global = make_kind("global", 0, kv_heads, head_dim);
   sliding.rope_theta = reader.number("rope.freq_base_swa", 1, 1e12, 1e4);
   global.rope_theta = reader.number("rope.freq_base", 1, 1e12, 1e6);
-  global.rope_factor = rope_factor(reader, file, true);
+  global.rope_factor = rope_factor(reader, file);
   config.kinds = {sliding, global};
   set_gemma(config);
   config.attention_scale = gemma3_attention_scale(config, head_dim);
-  config.final_softcap = static_cast<float>(reader.number("final_logit_softcapping", 0, 1e6, 0.0));
-  (void)reader.number("attn_logit_softcapping", 0, 0, 0.0);  // Gemma 2 has it, kernels here not
   std::vector<int> kinds;
   for (int layer = 0; layer < config.layer_count(); ++layer)
     kinds.push_back((layer + 1) % period == 0 ? 1 : 0);
@@ -151,13 +152,7 @@ void read_llama(Reader& reader, const gguf::File& file, Config& config) {
   LayerKind global = make_kind("global", 0, kv_heads, head_dim);
   global.rope_theta = reader.number("rope.freq_base", 1, 1e12, 1e4);
   global.rope_freqs = true;
-  global.rope_factor = rope_factor(reader, file, false);
-  if (reader.integer("expert_count", 0, 1 << 16, 0) > 0) {
-    reader.fail({ErrorCode::kUnsupported,
-                 fmt::format("'{}': mixture-of-experts llama models are not supported "
-                             "(llama.expert_count > 0)",
-                             file.path())});
-  }
+  global.rope_factor = rope_factor(reader, file);
   config.attention_scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
   global.rotary = global.rotary_span =
       static_cast<int>(reader.integer("rope.dimension_count", 2, head_dim, head_dim));
@@ -226,6 +221,7 @@ void read_gemma4(Reader& reader, const gguf::File& file, Config& config) {
   LayerKind global = make_kind("global", 0, kv_heads_of(reader, file, heads, kinds, 1), wide);
   sliding.rope_theta = reader.number("rope.freq_base_swa", 1, 1e12, 1e4);
   global.rope_theta = reader.number("rope.freq_base", 1, 1e12, 1e6);
+  global.rope_factor = rope_factor(reader, file);
   global.rotary = 2 * rotating_pairs(file, wide);
   global.rope_freqs = true;
   // Which global layers take V from K shows in the tensors alone.
@@ -235,7 +231,6 @@ void read_gemma4(Reader& reader, const gguf::File& file, Config& config) {
   set_gemma(config);
   config.attention_scale = 1.0f;
   config.v_norm = config.layer_scalars = true;
-  config.final_softcap = static_cast<float>(reader.number("final_logit_softcapping", 0, 1e6, 0.0));
   config.per_layer_input =
       static_cast<int>(reader.integer("embedding_length_per_layer_input", 0, 1 << 16, 0));
   config.per_layer_vocab = config.vocab;
@@ -289,6 +284,7 @@ Result<Config> config_from_gguf(const gguf::File& file) {
   config.context = reader.integer("context_length", 1, std::int64_t{1} << 30);
   config.rms_eps =
       static_cast<float>(reader.number("attention.layer_norm_rms_epsilon", 0, 1, 1e-6));
+  config.final_softcap = static_cast<float>(reader.number("final_logit_softcapping", 0, 1e6, 0.0));
   if (reader.problem()) return *reader.problem();
   const core::TensorView* embedding = file.find_tensor("token_embd.weight");
   if (embedding == nullptr) {
@@ -311,6 +307,7 @@ Result<Config> config_from_gguf(const gguf::File& file) {
     read_llama(reader, file, config);
   }
   if (reader.problem()) return *reader.problem();
+  if (Status keys = check_keys(file, config); !keys.ok()) return keys.error();
   if (Status heads = check_heads(config, file.path()); !heads.ok()) return heads.error();
   return config;
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "format/gguf/writer.h"
@@ -130,7 +131,7 @@ TEST(GgufConfig, WhatIsImpossibleIsRefusedWithTheKeyAndWhatIsAllowed) {
       {"gemma3", with("gemma3.attention.sliding_window", U32{0}), "sliding_window is 0", "1 to"},
       {"gemma3", with("gemma3.rope.freq_base", 0.5f), "rope.freq_base is 0.5", "1 to"},
       {"gemma3", with("gemma3.rope.scaling.type", "yarn"), "'yarn'", "none, linear"},
-      {"gemma3", with("gemma3.attn_logit_softcapping", 50.0f), "softcapping is 50", "0 to 0"},
+      {"gemma3", with("gemma3.attn_logit_softcapping", 50.0f), "softcapping is 50", "supported: 0"},
       {"llama", with("split.count", std::uint16_t{3}), "one of 3 files", "one file with all"},
       {"gemma4", with("gemma4.attention.sliding_window_pattern", std::vector<bool>{true}),
        "has 1 values", "3 layers"},
@@ -150,14 +151,95 @@ TEST(GgufConfig, WhatIsImpossibleIsRefusedWithTheKeyAndWhatIsAllowed) {
   EXPECT_THAT(refusal(empty, [](gguf::Writer&) {}), HasSubstr("llama.block_count"));
 }
 
-TEST(GgufConfig, LinearRopeScalingIsReadOnlyWhereTheFileSaysSo) {
-  gguf::Writer writer = file_of("llama");
-  writer.set("llama.rope.scaling.factor", 4.0f);
-  EXPECT_EQ(read(writer)->kinds[0].rope_factor, 1.0);
-  writer.set("llama.rope.scaling.type", "none");
-  EXPECT_EQ(read(writer)->kinds[0].rope_factor, 1.0);
-  writer.set("llama.rope.scaling.type", "linear");
-  EXPECT_EQ(read(writer)->kinds[0].rope_factor, 4.0);
+TEST(GgufConfig, LinearRopeScalingIsReadUnderBothNamesUnlessTheTypeIsNone) {
+  for (const std::string architecture : {"llama", "gemma3", "gemma4"}) {
+    const auto factor = [&](const std::vector<Spoil>& changes) {
+      gguf::Writer writer = file_of(architecture);
+      if (architecture == "gemma3") writer.set("gemma3.block_count", U32{6});
+      for (const Spoil& change : changes) change(writer);
+      const Config config = read(writer).value();
+      EXPECT_EQ(config.kinds.front().rope_factor,
+                architecture == "llama" ? config.kinds.back().rope_factor : 1.0);
+      return config.kinds.back().rope_factor;
+    };
+    const Spoil old = with(architecture + ".rope.scale_linear", 2.0f);
+    const Spoil four = with(architecture + ".rope.scaling.factor", 4.0f);
+    EXPECT_EQ(factor({}), 1.0);
+    EXPECT_EQ(factor({old}), 2.0);
+    EXPECT_EQ(factor({four}), 4.0);
+    EXPECT_EQ(factor({old, four, with(architecture + ".rope.scaling.type", "linear")}), 4.0);
+    EXPECT_EQ(factor({old, four, with(architecture + ".rope.scaling.type", "none")}), 1.0);
+  }
+}
+
+/// Of a model that was made for another architecture's forward pass; 0.3 and 3 are never neutral.
+TEST(GgufConfig, KeysThatWouldChangeTheOutputAreRefusedByNameAndPassWithTheirNeutralValues) {
+  struct Key {
+    const char* name;
+    std::vector<double> neutral;
+  };
+  for (const std::string architecture : {"llama", "gemma3", "gemma4"}) {
+    const bool llama = architecture == "llama";
+    const Config config = read(file_of(architecture)).value();
+    const double dim = config.kinds.back().head_dim;
+    std::vector<Key> keys{{"attention.causal", {1}},
+                          {"attention.clamp_kqv", {0}},
+                          {"attention.max_alibi_bias", {0}},
+                          {"attention.output_scale", {0, 1}},
+                          {"attention.scale", {0, config.attention_scale}},
+                          {"attention.temperature_length", {0}},
+                          {"attention.temperature_scale", {0}},
+                          {"attention.value_length", {dim}},
+                          {"attn_logit_softcapping", {0}},
+                          {"embedding_scale", {0, llama ? 1.0 : 16.0}},
+                          {"expert_gating_func", {0, 1}},
+                          {"expert_group_count", {0, 1}},
+                          {"expert_shared_count", {0}},
+                          {"expert_weights_scale", {0, 1}},
+                          {"logit_scale", {0, 1}},
+                          {"residual_scale", {0, 1}},
+                          {"rope.dimension_sections", {0}},
+                          {"rope.scaling.alpha", {0, 1}},
+                          {"rope.scaling.attn_factor", {1}},
+                          {"router_logit_softcapping", {0}},
+                          {"swin_norm", {0}},
+                          {"use_parallel_residual", {0}}};
+    if (llama) keys.push_back({"attention.sliding_window", {0, 128, 4096}});
+    if (!llama) keys.push_back({"attention.value_length_swa", {256}});
+    if (!llama) keys.push_back({"rope.dimension_count_swa", {256}});
+    if (!llama) keys.push_back({"rope.local.freq_base", {1e4}});
+    if (architecture == "gemma4") {
+      keys.push_back({"rope.dimension_count", {512}});
+      keys.push_back({"rope.global.freq_base", {1e6}});
+    } else {
+      keys.push_back({"attention.shared_kv_layers", {0}});
+      keys.push_back({"expert_count", {0}});
+    }
+    for (const Key& key : keys) {
+      const std::string name = architecture + "." + key.name;
+      for (const double value : key.neutral) {
+        const bool whole = value == std::floor(value);
+        const Spoil set =
+            whole ? with(name, static_cast<U32>(value)) : with(name, static_cast<float>(value));
+        EXPECT_EQ(refusal(file_of(architecture), set), "accepted") << name << " " << value;
+      }
+      EXPECT_THAT(refusal(file_of(architecture), with(name, U32{3})),
+                  AllOf(HasSubstr("'file': " + name + " is 3"), HasSubstr("supported: ")));
+      EXPECT_THAT(refusal(file_of(architecture), with(name, "some")), HasSubstr("string"));
+      if (std::string_view(key.name) == "attention.sliding_window") continue;
+      EXPECT_THAT(refusal(file_of(architecture), with(name, 0.3f)), HasSubstr(name + " is 0.3"));
+      EXPECT_THAT(refusal(file_of(architecture), with(name, std::vector<U32>{3, 3, 3})),
+                  HasSubstr(name + " is 3"));
+    }
+  }
+  EXPECT_THAT(refusal(file_of("llama"), with("llama.attention.causal", false)),
+              HasSubstr("llama.attention.causal is 0"));
+  EXPECT_EQ(refusal(file_of("llama"), with("llama.attention.causal", true)), "accepted");
+  EXPECT_EQ(refusal(file_of("llama"), with("llama.pooling_type", U32{2})), "accepted");
+  EXPECT_EQ(refusal(file_of("llama"), with("llama.tensor_data_layout", "any")), "accepted");
+  gguf::Writer capped = file_of("llama");
+  capped.set("llama.final_logit_softcapping", 30.0f);
+  EXPECT_EQ(read(capped)->final_softcap, 30.0f);
 }
 
 TEST(GgufConfig, TheScoresOfGemma3AreScaledByTheHeadDimButForTheSizeOf62Layers) {
