@@ -89,7 +89,7 @@ int exit_code(segue::ErrorCode code) {
 }
 
 int report(const segue::Error& error) {
-  fmt::print(stderr, "segue: {}\n", segue::core::printable(error.message));
+  segue::core::tell(fmt::format("segue: {}\n", segue::core::printable(error.message)));
   return exit_code(error.code);
 }
 
@@ -109,7 +109,7 @@ int dispatch(int argc, const char* const* argv) {
   const std::string_view name = argc > 1 ? argv[1] : "";
   const bool help = name == "--help" || name == "-h" || name == "help";
   if (argc <= 1) {
-    fmt::print(stderr, "{}", usage_text());
+    segue::core::tell(usage_text());
     return 2;
   }
   if (help && argc == 2) {
@@ -171,7 +171,7 @@ int main(int argc, char** argv) {
   }
   if (const int signal = segue::cli::interrupting_signal(); signal != 0) code = 128 + signal;
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !written) {
-    fmt::print(stderr, "segue: cannot write to standard output\n");
+    segue::core::tell("segue: cannot write to standard output\n");
     return code == 0 ? 1 : code;
   }
   return code;

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <iterator>
 #include <memory>
@@ -77,7 +79,7 @@ void print_end(const RunFlags& flags, const Completion& completion) {
   if (!flags.engine.quiet) {
     print_stats(completion, flags.request.request().spec != SpecMode::kAuto, with_hash);
   } else if (with_hash && flags.engine.json.empty()) {
-    fmt::print(stderr, "logits hash {:016x}\n", completion.logits_hash);
+    core::tell(fmt::format("logits hash {:016x}\n", completion.logits_hash));
   }
 }
 
@@ -123,6 +125,10 @@ Result<bool> read_message(const Engine& engine, std::string& line) {
     }
     line.push_back(static_cast<char>(next));
   }
+  if (std::ferror(stdin) != 0 && !interrupted()) {
+    return Error{ErrorCode::kIo,
+                 fmt::format("cannot read standard input: {}", std::strerror(errno))};
+  }
   return !line.empty();
 }
 
@@ -149,7 +155,7 @@ Status run_chat(const RunFlags& flags, Engine& engine, Request request) {
   while (!interrupted()) {
     if (!given) {
       if (!flags.engine.quiet) {
-        fmt::print(stderr, "> ");
+        core::tell("> ");
         std::fflush(stderr);
       }
       const Result<bool> read = read_message(engine, line);

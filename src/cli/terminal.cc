@@ -17,6 +17,7 @@
 #include "core/build.h"
 #include "core/clock.h"
 #include "core/file.h"
+#include "core/log.h"
 
 namespace segue::cli {
 namespace {
@@ -47,7 +48,7 @@ std::function<void(double)> progress_bar(std::string_view what, bool quiet) {
       constexpr double kEveryUs = 60e6;
       if (core::now_us() - last < kEveryUs) return;
       last = core::now_us();
-      fmt::print(stderr, "{} {}%\n", what, static_cast<int>(fraction * 100));
+      core::tell(fmt::format("{} {}%\n", what, static_cast<int>(fraction * 100)));
     };
   }
   return [what = std::string(what), shown = -1](double fraction) mutable {
@@ -56,10 +57,10 @@ std::function<void(double)> progress_bar(std::string_view what, bool quiet) {
     if (percent == shown) return;
     shown = percent;
     const int full = percent * kWidth / 100;
-    fmt::print(stderr, "\r{} [{:<{}}] {:3}%", what,
-               std::string(static_cast<std::size_t>(full), '#'), kWidth, percent);
+    core::tell(fmt::format("\r{} [{:<{}}] {:3}%", what,
+                           std::string(static_cast<std::size_t>(full), '#'), kWidth, percent));
     if (percent >= 100)
-      fmt::print(stderr, "\r{:<{}}\r", "", kWidth + static_cast<int>(what.size()) + 10);
+      core::tell(fmt::format("\r{:<{}}\r", "", kWidth + static_cast<int>(what.size()) + 10));
     std::fflush(stderr);
   };
 }
@@ -96,7 +97,7 @@ Status finish_measurement(const std::string& json, bool quiet, core::Json docume
   if (!quiet && json != "-") fmt::print("{}", table);
   const core::Json* cut = document.find("interrupted");
   if (cut != nullptr && cut->as_bool() != nullptr && *cut->as_bool()) {
-    fmt::print(stderr, "segue: interrupted; the results are of what had finished by then\n");
+    core::tell("segue: interrupted; the results are of what had finished by then\n");
   }
   document.set("settings", std::move(settings))
       .set("machine", core::machine_json())

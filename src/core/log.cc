@@ -16,9 +16,10 @@ void set_log_level(LogLevel level) { log_level = level; }
 
 void log_info(std::string_view line) {
   if (log_level.load() == LogLevel::kQuiet) return;
-  const std::string whole = printable(std::string(line)) + "\n";
-  std::fwrite(whole.data(), 1, whole.size(), stderr);
+  tell(printable(std::string(line)) + "\n");
 }
+
+void tell(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
 
 std::string printable(std::string text) {
   for (char& c : text) {

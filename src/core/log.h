@@ -15,6 +15,9 @@ void set_log_level(LogLevel level);
 /// One line, printable, whole even when threads log at once.
 void log_info(std::string_view line);
 
+/// Text on standard error, whatever the level. That nobody can read it is no failure.
+void tell(std::string_view text);
+
 /// Without control characters but line ends and tabs: what a file says of itself must not drive a
 /// terminal.
 std::string printable(std::string text);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -150,6 +151,30 @@ TEST_F(Cli, AChatReadsNoLineThatTheContextCannotHold) {
   EXPECT_THAT(result.output, HasSubstr("more than 12288 bytes"));
   EXPECT_THAT(result.output, HasSubstr("2048 tokens of the context"));
   EXPECT_TRUE(at(json_of(core::read_file(json).value()), "completions").as_array()->empty());
+}
+
+TEST_F(Cli, AChatWhoseInputCannotBeReadFails) {
+  const Outcome result = run_program("run -m " + model + " --chat", "/");
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.output, HasSubstr("cannot read standard input: Is a directory"));
+}
+
+TEST_F(Cli, NobodyReadingStandardErrorIsNoFailureAndChangesNoExitStatus) {
+  const auto code = [](const std::string& arguments, const char* error) {
+    const std::string command =
+        fmt::format("{} > /dev/null < /dev/null 2>{} {}", SEGUE_PROGRAM, error, arguments);
+    const int status = std::system(command.c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  };
+  for (const char* error : {"&-", "/dev/full"}) {
+    EXPECT_EQ(code(run_model + "-p x -n 1", error), 0);
+    EXPECT_EQ(code(run_model + "-p x -n 1 --quiet --logits-hash", error), 0);
+    EXPECT_EQ(code("run -m " + model + " --chat", error), 0);
+    EXPECT_EQ(code("inspect /nonexistent.gguf", error), 1);
+    EXPECT_EQ(code("run --nonsense", error), 2);
+    EXPECT_EQ(code("", error), 2);
+    EXPECT_EQ(code("kernels >&-", error), 1);
+  }
 }
 
 TEST_F(Cli, TruncatedModelsAreRefusedAtEveryLength) {
