@@ -105,7 +105,10 @@ void Loop::decide(std::span<Block> blocks, speculate::Controller& controller) {
   const double start = core::now_us();
   controller.decide(offers, decisions);
   const double took_us = core::now_us() - start;
-  if (took_us < kLongestWeighingUs) weighing_us_ = took_us;
+  if (took_us < kLongestWeighingUs) {
+    weighing_us_ = took_us;
+    controller.observe_weighing(took_us);
+  }
   asks_.clear();
   std::vector<speculate::DraftOffer> asked;
   for (std::size_t i = 0; i < offers.size(); ++i) {

@@ -36,6 +36,10 @@ constexpr int kMostDisturbed = 3;
 constexpr double kDisturbedShare = 0.3;
 // Steps' worth of time that a probe must promise over the horizon.
 constexpr double kWorthLearning = 0.25;
+// And so many weighings' worth: a trial's own and that of the step after it.
+constexpr double kWeighingsOfProbe = 2;
+// By how much the last weighing counts in the mean of what they take.
+constexpr double kNewWeighing = 0.2;
 // A kernel's cost is taken to change once in so many steps.
 constexpr double kChangeSteps = 2000;
 constexpr int kMostWaitingSteps = 128;
@@ -105,7 +109,8 @@ const Controller::Choice* Controller::worthwhile_probe(const std::vector<Member>
     const double loss_us = choice.us - choice.tokens / best.rate();
     const double doubt_us = CostModel::difference_error_us(choice.step, choices[0].step);
     if (doubt_us > most_doubt_steps(members, choice) * choices[0].us) continue;
-    if (loss_us > 0 && loss_us > budget_steps_ * choices[0].us) continue;
+    const double spent_us = loss_us + weighing_us_;
+    if (spent_us > 0 && spent_us > budget_steps_ * choices[0].us) continue;
     if (too_many_rows(choices, choice)) continue;
     const double unknown = unknown_us(members, choice, best);
     // Where `best` itself tells more, there is nothing to gain.
@@ -125,7 +130,8 @@ const Controller::Choice* Controller::worthwhile_probe(const std::vector<Member>
       gain_us = std::max(gain_us, changed * (choice.tokens / best.rate() - cheap_us));
     }
     const double worth_us = gain_us * horizon - loss_us;
-    if (gain_us * horizon > kWorthLearning * choice.us && worth_us > most) {
+    const double least_us = kWorthLearning * choice.us + kWeighingsOfProbe * weighing_us_;
+    if (gain_us * horizon > least_us && worth_us > most) {
       most = worth_us;
       probe = &choice;
     }
@@ -179,7 +185,7 @@ void Controller::decide(std::span<const DraftOffer> offers, std::span<Decision> 
   CHECK(decisions.size() == offers.size());
   // Nobody could measure the step of the last probe: it is not tried again at once, and ever later.
   if (probing_) probe_pause_ = ++lost_probes_;
-  probing_ = false;
+  probing_ = weighed_ = false;
   probe_tokens_ = 0;
   probe_draft_us_ = 0;
   std::ranges::fill(decisions, Decision{});
@@ -190,6 +196,7 @@ void Controller::decide(std::span<const DraftOffer> offers, std::span<Decision> 
   }
   digest();
   ++weighings_;
+  weighed_ = true;
   hopeless_ = false;
   const std::vector<Member> members = members_of(offers);
   Choice chosen;
@@ -236,6 +243,12 @@ void Controller::decide(std::span<const DraftOffer> offers, std::span<Decision> 
   if (probe) return;
   settled_ = last_chosen_.drafts;
   plan_rest(members, offers, decisions, same);
+}
+
+void Controller::observe_weighing(double us) {
+  if (!weighed_ || !(us > 0) || !std::isfinite(us)) return;
+  weighed_ = false;
+  weighing_us_ += (weighing_us_ > 0 ? kNewWeighing : 1) * (us - weighing_us_);
 }
 
 void Controller::observe_draft(std::int64_t sequence, DraftSource source,
@@ -288,13 +301,14 @@ void Controller::learn_step(std::span<const StepRows> rows, double us, int times
     ++probes_;
     lost_probes_ = 0;
     charge(std::min(us, kMostCharged * costs_.step_us(shape)) + probe_draft_us_ -
-               static_cast<double>(probe_tokens_) * probe_token_us_,
+               static_cast<double>(probe_tokens_) * probe_token_us_ + weighing_us_,
            alone_us);
   }
   probing_ = false;
 }
 
-/// A probe loses the time that it took, less the time in which its tokens would have come anyway.
+/// A probe loses the time that it took, weighing included, less the time in which its tokens would
+/// have come anyway.
 void Controller::charge(double loss_us, double alone_us) {
   budget_steps_ -= loss_us / alone_us;
   probe_loss_us_ += loss_us;

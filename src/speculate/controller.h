@@ -58,9 +58,10 @@ struct AgainstOff {
 ///   1. drafters whose drafts cost nothing worth mentioning draft (`ready` offers); `observe_draft`
 ///      for each draft, also for those that will not be verified: all are judged by the tokens that
 ///      follow, which is how acceptance is learnt while k = 0;
-///   2. `decide` for all sequences of the step. Of the offers of one sequence at most one gets
-///      drafts. Offers that were not ready and got some draft now, as many tokens as decided, or
-///      fewer; `observe_draft` and `observe_draft_time` for each;
+///   2. `decide` for all sequences of the step, and `observe_weighing` with what that took. Of the
+///      offers of one sequence at most one gets drafts. Offers that were not ready and got some
+///      draft now, as many tokens as decided, or fewer; `observe_draft` and `observe_draft_time`
+///      for each;
 ///   3. the target's step; `observe_tokens` with what each sequence committed, drafts and next
 ///      token;
 ///   4. `observe_step` with the time of the step without the times of 2, unless the step also held
@@ -73,6 +74,10 @@ class Controller {
   /// should be offered, those that draft nothing once with `available` = 0: they are part of what
   /// the step costs. Sequences not seen before start from what all sequences so far have taught.
   void decide(std::span<const DraftOffer> offers, std::span<Decision> decisions);
+
+  /// The last `decide` took `us`. Where steps are short, weighing anew is what a trial costs most.
+  /// Ignored where the last decision merely stood.
+  void observe_weighing(double us);
 
   /// A drafter proposes `tokens` to follow the sequence's committed tokens.
   void observe_draft(std::int64_t sequence, DraftSource source,
@@ -202,6 +207,8 @@ class Controller {
   int lost_probes_ = 0;  // in a row whose step nobody could measure
   int probe_pause_ = 0;  // weighings without a probe
   std::int64_t weighings_ = 0;
+  bool weighed_ = false;    // by the last decision
+  double weighing_us_ = 0;  // what that takes, lately
   // A decision stands for some steps before anything is weighed again; what is observed meanwhile
   // waits.
   int rest_ = 0;           // steps for which it still stands

@@ -26,6 +26,7 @@ struct CellCost {
   std::vector<std::pair<double, double>> ms;  // by rows of the step
   double draft_ms = 0;  // of one drafted token; 0: drafts are ready before the decision
   RowPrior rows = kCpuRows;
+  double weighing_ms = 0;  // of a decision that did not merely stand
 };
 
 /// Measured milliseconds of a step that takes `ms` undisturbed.
@@ -47,7 +48,7 @@ class NoisyClock {
 };
 
 struct CellRun {
-  double ms = 0;       // undisturbed
+  double ms = 0;       // undisturbed, with what weighing took
   double yielded = 0;  // tokens as k drafts yield them on average: luck is no property of a choice
   std::array<int, kMaxDraft + 1> steps_by_k{};  // of the first sequence
   std::int64_t weighings = 0;                   // decisions that did not merely stand
@@ -85,7 +86,10 @@ inline CellRun run_cell(const CellCost& cost, const Acceptance& acceptance, int 
       if (fixed < 0 && ready) controller.observe_draft(id, {}, drafts[i]);
     }
     std::vector<Decision> decisions(batch, Decision{std::max(0, fixed), false});
-    if (fixed < 0) controller.decide(offers, decisions);
+    if (fixed < 0) {
+      controller.decide(offers, decisions);
+      controller.observe_weighing(1000 * cost.weighing_ms);
+    }
     ++run.steps_by_k[static_cast<std::size_t>(decisions[0].draft)];
     double total_rows = 0;
     for (std::size_t i = 0; i < batch; ++i) {
@@ -117,6 +121,7 @@ inline CellRun run_cell(const CellCost& cost, const Acceptance& acceptance, int 
     run.ms += step_ms;
   }
   if (fixed < 0) run.weighings = *controller.explain().find("weighings")->as_int();
+  run.ms += static_cast<double>(run.weighings) * cost.weighing_ms;
   return run;
 }
 
