@@ -38,6 +38,8 @@ constexpr double kDisturbedShare = 0.3;
 constexpr double kWorthLearning = 0.25;
 // And so many weighings' worth: a trial's own and that of the step after it.
 constexpr double kWeighingsOfProbe = 2;
+// Trials whose weighing the budget does not pay: so many are needed to know anything.
+constexpr std::int64_t kFreeProbes = 6;
 // By how much the last weighing counts in the mean of what they take.
 constexpr double kNewWeighing = 0.2;
 // A kernel's cost is taken to change once in so many steps.
@@ -109,7 +111,7 @@ const Controller::Choice* Controller::worthwhile_probe(const std::vector<Member>
     const double loss_us = choice.us - choice.tokens / best.rate();
     const double doubt_us = CostModel::difference_error_us(choice.step, choices[0].step);
     if (doubt_us > most_doubt_steps(members, choice) * choices[0].us) continue;
-    const double spent_us = loss_us + weighing_us_;
+    const double spent_us = loss_us + (probes_ < kFreeProbes ? 0 : weighing_us_);
     if (spent_us > 0 && spent_us > budget_steps_ * choices[0].us) continue;
     if (too_many_rows(choices, choice)) continue;
     const double unknown = unknown_us(members, choice, best);
@@ -298,17 +300,16 @@ void Controller::learn_step(std::span<const StepRows> rows, double us, int times
   budget_steps_ =
       std::min(budget_steps_ + times * kProbeShare * us / alone_us, kLargestBudgetSteps);
   if (probing_) {
-    ++probes_;
+    const double weighing_us = probes_++ < kFreeProbes ? 0 : weighing_us_;
     lost_probes_ = 0;
-    charge(std::min(us, kMostCharged * costs_.step_us(shape)) + probe_draft_us_ -
-               static_cast<double>(probe_tokens_) * probe_token_us_ + weighing_us_,
+    charge(std::min(us, kMostCharged * costs_.step_us(shape)) + probe_draft_us_ + weighing_us -
+               static_cast<double>(probe_tokens_) * probe_token_us_,
            alone_us);
   }
   probing_ = false;
 }
 
-/// A probe loses the time that it took, weighing included, less the time in which its tokens would
-/// have come anyway.
+/// A probe loses the time that it took, less the time in which its tokens would have come anyway.
 void Controller::charge(double loss_us, double alone_us) {
   budget_steps_ -= loss_us / alone_us;
   probe_loss_us_ += loss_us;

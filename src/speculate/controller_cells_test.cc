@@ -230,7 +230,7 @@ TEST(ControllerCells, WhatWeighingTakesIsACostOfTrials) {
     untold += without.weighings;
     told += with.weighings;
   }
-  EXPECT_LE(told, 0.75 * untold);
+  EXPECT_LE(told, 0.8 * untold);
 }
 
 TEST(ControllerCells, OnASharedMachineWhoseRowsAreDearLittleIsLost) {
