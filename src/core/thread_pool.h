@@ -56,6 +56,9 @@ class ThreadPool {
     ThreadPool& pool_;
   };
 
+  /// Has for_each left anything out? Then no index that tasks wrote may be believed.
+  bool leaves_out() const { return skips_.load(std::memory_order_relaxed); }
+
   /// Calls fn(task, worker) for every task in [0, tasks); tasks are handed out one by one,
   /// ascending.
   template <class F>

@@ -39,6 +39,7 @@ Result<StepOutput> CpuModel::forward(const StepInput& input) {
   if (config_.per_layer_input > 0) prepare_per_layer(input, count);
   for (int layer = 0; layer < config_.layer_count() && !cancellation.requested(); ++layer)
     run_layer(input, layer, count);
+  if (cancellation.requested()) return step_cancelled();  // what the head reads may not be there
   StepOutput output;
   output.rows = head(input);
   if (cancellation.requested()) return step_cancelled();

@@ -77,6 +77,7 @@ void CpuModel::add_experts(const LayerWeights& w, std::int64_t count) {
   const std::int64_t used = config_.experts.used;
   const ExpertWeights& experts = w.experts;
   route(w, count);
+  if (pool.leaves_out()) return;
   grow(routing.gathered, count * hidden);
   grow(routing.output, count * hidden);
   grow(routing.sum, count * hidden);
