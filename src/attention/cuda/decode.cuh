@@ -22,6 +22,7 @@
 #include <cstdint>
 
 #include "attention/cuda/arguments.h"
+#include "attention/cuda/feeder.cuh"
 #include "attention/cuda/item_rows.cuh"
 #include "attention/cuda/merge.cuh"
 #include "attention/cuda/page_window.cuh"
@@ -62,6 +63,8 @@ struct Tile {
   static constexpr bool kFeeder = kFeederThreads > 0;
   static constexpr int kThreads = 128 * kRowGroups;  // that compute
   static constexpr int kBlockThreads = kThreads + kFeederThreads;
+  // At 256 turns cost prompt rows 1 to 10 %.
+  static constexpr bool kTurns = kRowGroups == 2 && HeadDim <= 128;
   static constexpr int kKeys = HeadDim == 256 ? 32 : 64;  // of one tile
   static constexpr int kLineBytes = HeadDim * 2;          // of a token in a slot
   static constexpr int kSlotBytes = kKeys * kLineBytes;
@@ -78,11 +81,12 @@ struct Tile {
       (kRegisters * kBlockThreads - kFeedingRegisters * kFeederThreads) / kThreads / 8 * 8;
   static constexpr int kKSlots = kDeep ? 6 : 3;
   static constexpr int kVSlots = kDeep ? 6 : HeadDim == 256 ? 4 : 3;
-  static constexpr int kAhead = 2;  // tiles of K or V that its own warp has under way
-  // Page tables come in chunks of eight tiles of the smallest page. Two are enough where one warp
-  // reads ahead; the two of a feeder may be as far apart as the rings are deep.
-  static constexpr int kPageChunk = kKeys;
+  // Page tables come in chunks of eight tiles of the smallest page, or, for a feeder, twice as many
+  // entries as a warp has lanes. Two are enough where one warp reads ahead; the two of a feeder may
+  // be as far apart as the rings are deep.
+  static constexpr int kPageChunk = kFeeder ? 64 : kKeys;
   static constexpr int kPageEntries = (kFeeder ? 4 : 2) * kPageChunk;
+  using Pages = PageWindow<kKeys, kPageChunk, kPageEntries>;
 
   static constexpr int kVOffset = kKSlots * kSlotBytes;
   // Where a finished unit waits to be folded: in registers, or in memory, from where it comes back
@@ -167,87 +171,52 @@ __global__ void __launch_bounds__(TileType::kBlockThreads) __maxnreg__(TileType:
 
   // Plan and page tables were written before the previous kernel started; only Q, KV and partials
   // may depend on it.
-  const PageWindow<kKeys, TileType::kPageChunk, TileType::kPageEntries> pages{
+  const typename TileType::Pages pages{
       args, item, reinterpret_cast<std::int32_t*>(shared + TileType::kPagesOffset),
-      base + TileType::kPagesOffset, tile_end};
+      base + TileType::kPagesOffset};
   pages.load(first_tile);
   if (!args.early) wait_for_previous_launch();
   __syncthreads();
 
-  // One warp copies a tile of K or V, a lane a piece: where it lies, which can be found out before
-  // the slot is free, then the copy.
-  struct Piece {
-    std::uint32_t votes;  // lanes that have one
-    PagePlace where;
-  };
-  const auto find_piece = [&](int tile) {
-    const int first = lane_again() * args.piece;
-    const bool valid = pages.has_piece(tile, first);
-    Piece piece{__ballot_sync(~0u, valid), {0, 0}};
-    if (valid) piece.where = pages.place_of(tile * kKeys + first);
-    return piece;
-  };
-  const auto copy_piece = [&](bool is_v, const Piece& piece, int place) {
+  // Without a feeder: one warp copies a tile of K or V, a lane a piece.
+  const auto fetch = [&](bool is_v, int tile, int place) {
     const int copier = lane_again();
+    const int first = copier * args.piece;
+    const bool valid = first < kKeys && pages.has_piece(tile * kKeys + first);
+    const std::uint32_t votes = __ballot_sync(~0u, valid);
     const int slot = is_v ? kKSlots + place : place;
     const std::uint32_t barrier = barriers + 8 * slot;
     const std::uint32_t bytes = static_cast<std::uint32_t>(args.piece * TileType::kLineBytes);
     const std::uint64_t policy = item.reread ? policy_evict_normal() : policy_evict_first();
-    if (copier == 0 && piece.votes != 0)
-      barrier_expect(barrier, static_cast<std::uint32_t>(__popc(piece.votes)) * bytes);
+    if (copier == 0 && votes != 0)
+      barrier_expect(barrier, static_cast<std::uint32_t>(__popc(votes)) * bytes);
     __syncwarp();
-    if (piece.votes >> copier & 1) {
-      const std::uint32_t target =
-          base + slot * kSlotBytes + copier * args.piece * TileType::kLineBytes;
+    if (valid) {
+      const PagePlace where = pages.place_of(tile * kKeys + first);
+      const std::uint32_t target = base + slot * kSlotBytes + first * TileType::kLineBytes;
       if constexpr (TileType::kNatural) {
-        tensor_copy(target, is_v ? &maps.v : &maps.k, item.kv_head * args.head_lines,
-                    piece.where.page * args.page_groups + item.kv_head * args.head_groups +
-                        piece.where.token / 8,
-                    barrier, policy);
+        tensor_copy(
+            target, is_v ? &maps.v : &maps.k, item.kv_head * args.head_lines,
+            where.page * args.page_groups + item.kv_head * args.head_groups + where.token / 8,
+            barrier, policy);
       } else {
-        const std::byte* source = (is_v ? args.v : args.k) + piece.where.page * args.page_stride +
+        const std::byte* source = (is_v ? args.v : args.k) + where.page * args.page_stride +
                                   item.kv_head * args.head_stride +
-                                  piece.where.token * TileType::kLineBytes;
+                                  where.token * TileType::kLineBytes;
         bulk_copy(target, source, bytes, barrier, policy);
       }
     }
     __syncwarp();
   };
-  const auto fetch = [&](bool is_v, int tile, int place) {
-    copy_piece(is_v, find_piece(tile), place);
-  };
   if constexpr (TileType::kFeeder) {
     if (warp >= TileType::kThreads / 32) {
       if constexpr (TileType::kFeedingGroup) give_registers<TileType::kFeedingRegisters>();
       constexpr int kFirst = TileType::kThreads / 32;
-      const std::uint32_t passed_barriers = barriers + 8 * TileType::kSlots;
-      // One warp takes longer for K and V of a tile than the products do: they have one each, and
-      // that of K fetches page tables. No more than kAhead tiles of either are under way at a time,
-      // which is enough to keep the memory busy: with more, the first tiles of all blocks would
-      // land together with the last.
-      const auto feed = [&](bool is_v, auto place, std::uint32_t passed) {
-        auto landed = place;
-        const std::uint32_t filled = barriers + (is_v ? 8 * kKSlots : 0);
-        for (int tile = first_tile; tile < tile_end; ++tile, place.next()) {
-          if (!is_v) {
-            copy_words_wait();
-            __syncwarp();
-            pages.load_next(tile);
-          }
-          const Piece piece = find_piece(tile);
-          if (tile - first_tile >= (is_v ? kVSlots : kKSlots))
-            barrier_wait(passed + 8 * place.slot, place.parity ^ 1);
-          if (tile - first_tile >= TileType::kAhead) {
-            barrier_wait(filled + 8 * landed.slot, landed.parity);
-            landed.next();
-          }
-          copy_piece(is_v, piece, place.slot);
-        }
-      };
+      const Feeder<TileType> feeder{args, item, maps, pages, base, barriers};
       if (warp == kFirst) {
-        feed(false, RingPlace<kKSlots>{}, passed_barriers);
+        feeder.template run<false>(first_tile, tile_end);
       } else if (warp == kFirst + 1) {
-        feed(true, RingPlace<kVSlots>{}, passed_barriers + 8 * kKSlots);
+        feeder.template run<true>(first_tile, tile_end);
       }
       if (args.early) wait_for_previous_launch();
       return;
@@ -270,7 +239,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads) __maxnreg__(TileType:
       copy_words_wait();
       __syncwarp();
       fetch(false, tile + kKSlots, done % kKSlots);
-      pages.load_next(tile);
+      pages.load_next(tile, tile - 1);
     }
     if (warp == kVWarp && done >= 2) fetch(true, tile - 2 + kVSlots, (done - 2) % kVSlots);
   };
@@ -303,10 +272,8 @@ __global__ void __launch_bounds__(TileType::kBlockThreads) __maxnreg__(TileType:
   RingPlace<kKSlots> k_place;
   RingPlace<kVSlots> v_place;
   const auto issue_scores = [&] {
-    // Uniform, as descriptors must be: else each goes from vector to uniform registers.
-    const int slot = __shfl_sync(~0u, k_place.slot, 0);
     barrier_wait(barriers + 8 * k_place.slot, k_place.parity);
-    const std::uint64_t keys = matrix_descriptor(base + slot * kSlotBytes, 16, kGroupBytes);
+    const std::uint64_t keys = matrix_descriptor(base + k_place.slot * kSlotBytes, 16, kGroupBytes);
     start_scores<T>(s, q, keys);
   };
   // Rows of V that no row of the tile sees may hold anything, NaN too, and 0 x NaN is NaN: they
@@ -327,10 +294,9 @@ __global__ void __launch_bounds__(TileType::kBlockThreads) __maxnreg__(TileType:
     sync();
   };
   const auto issue_output = [&] {
-    const int slot = __shfl_sync(~0u, v_place.slot, 0);
     barrier_wait(barriers + 8 * (kKSlots + v_place.slot), v_place.parity);
     const std::uint64_t values =
-        matrix_descriptor(base + TileType::kVOffset + slot * kSlotBytes, 1024, kGroupBytes);
+        matrix_descriptor(base + TileType::kVOffset + v_place.slot * kSlotBytes, 1024, kGroupBytes);
     start_output<T, kGroupBytes>(o, p, values);
   };
   // All warps have the scores.
@@ -339,6 +305,16 @@ __global__ void __launch_bounds__(TileType::kBlockThreads) __maxnreg__(TileType:
     k_place.next();
     if constexpr (!TileType::kFeeder) __syncthreads();
   };
+  // Two row groups take turns with their products: the softmax of one runs beside those of the
+  // other.
+  const bool turns = TileType::kTurns && active_warps > 4;
+  const auto my_turn = [&] {
+    if (turns) sync_threads(2 + warp / 4, TileType::kThreads);
+  };
+  const auto your_turn = [&] {
+    if (turns) arrive_threads(3 - warp / 4, TileType::kThreads);
+  };
+  if (warp >= 4) your_turn();
   const PlainTiles plain = plain_tiles<kKeys>(args, item);
 
   const auto unit_tiles = [&] { return __shfl_sync(~0u, item.unit, 0) / kKeys; };
@@ -351,7 +327,9 @@ __global__ void __launch_bounds__(TileType::kBlockThreads) __maxnreg__(TileType:
 #pragma unroll
     for (int i = 0; i < kHeadDim / 2; ++i) o[i] = 0.0f;
 
+    my_turn();
     issue_scores();
+    your_turn();
     wgmma_wait<0>();
     share_scores();
     refill(tile);
@@ -360,13 +338,16 @@ __global__ void __launch_bounds__(TileType::kBlockThreads) __maxnreg__(TileType:
     pack_probabilities<T>(p, s);
     for (++tile; tile < last_tile; ++tile) {
       clear_unseen(tile - 1);
+      my_turn();
       issue_scores();
       issue_output();
+      your_turn();
       wgmma_wait<1>();
       share_scores();
       refill(tile);
       mask_scores(s, rows, plain, tile);
       softmax<T>(s, state, alpha, args.exponent_scale);
+      wait_until_known(__fadd_rn(state.sum[0], state.sum[1]));  // not for the output before it
       wgmma_wait<0>();
       passed(kKSlots + v_place.slot);
       v_place.next();
@@ -404,7 +385,9 @@ __global__ void __launch_bounds__(TileType::kBlockThreads) __maxnreg__(TileType:
           land(piece, source, left, policy_evict_last());
       }
     }
+    my_turn();
     issue_output();
+    if (warp < 4 || !last_unit) your_turn();
     // While the product runs: the rows' sums, and the weights of what was folded so far.
     float kept[2] = {};
     float added[2] = {};

@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   // may depend on it.
   const PageWindow<kKeys, TileType::kPageEntries / 2, TileType::kPageEntries> pages{
       args, item, reinterpret_cast<std::int32_t*>(shared + TileType::kPagesOffset),
-      base + TileType::kPagesOffset, tile_end};
+      base + TileType::kPagesOffset};
   pages.load(first_tile);
   if (!args.early) wait_for_previous_launch();
   cluster_sync();  // the other block's barriers are ready
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
   const auto fetch = [&](bool is_v, int tile, int place) {
     const int copier = lane_again();
     const int first = copier * args.piece;
-    const bool valid = pages.has_piece(tile, first);
+    const bool valid = first < kKeys && pages.has_piece(tile * kKeys + first);
     const std::uint32_t votes = __ballot_sync(~0u, valid);
     const int slot = is_v ? kKSlots + place : place;
     const std::uint32_t barrier = barriers + 8 * slot;
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads, TileType::kBlocks)
       if (feeds_v && n > 0) {
         copy_words_wait();
         __syncwarp();
-        pages.load_next(tile - 1);
+        pages.load_next(tile - 1, tile - 2);
       }
       const int slot = n % kKSlots;
       if (n >= kKSlots) {

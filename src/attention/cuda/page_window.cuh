@@ -23,7 +23,6 @@ struct PageWindow {
   const Item& item;       // in shared memory
   std::int32_t* ids;      // [kEntries] in shared memory
   std::uint32_t address;  // of the same
-  int tile_end;           // of the item
 
   __device__ __forceinline__ int page_of(int key) const {
     const int page = static_cast<int>(__umulhi(static_cast<unsigned>(key), args.page_inverse));
@@ -39,11 +38,12 @@ struct PageWindow {
       ids[entry & (kEntries - 1)] = args.tables[item.table + entry];
     }
   }
-  /// By one warp that is at `tile`, asynchronously (copy_words_wait): if that is the first of its
-  /// chunk, the one before is used up, and its entries take the chunk after this one.
-  __device__ __forceinline__ void load_next(int tile) const {
+  /// By one warp that is at `tile` and was at `before`, asynchronously (copy_words_wait): if
+  /// another chunk begins between them, the one before is used up, and its entries take the chunk
+  /// after this one.
+  __device__ __forceinline__ void load_next(int tile, int before) const {
     const int chunk = chunk_of(tile);
-    if (tile == item.key_begin / kKeys || chunk == chunk_of(tile - 1)) return;
+    if (tile == item.key_begin / kKeys || chunk == chunk_of(before)) return;
     for (int i = lane_again(); i < kChunk; i += 32) {
       const int entry = (chunk + 1) * kChunk + i;
       if (entry < item.table_count && entry <= page_of(item.key_end - 1)) {
@@ -52,11 +52,9 @@ struct PageWindow {
     }
   }
 
-  /// Is there a piece of `tile` at its key `first`, which the item reads?
-  __device__ __forceinline__ bool has_piece(int tile, int first) const {
-    const int key = tile * kKeys + first;
-    return first < kKeys && tile < tile_end && key < item.key_end &&
-           key + args.piece > item.key_begin;
+  /// Does the item read any key of the piece that begins at `key`?
+  __device__ __forceinline__ bool has_piece(int key) const {
+    return key < item.key_end && key + args.piece > item.key_begin;
   }
   /// Of a key that has_piece().
   __device__ __forceinline__ PagePlace place_of(int key) const {

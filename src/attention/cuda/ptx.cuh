@@ -228,6 +228,18 @@ __device__ __forceinline__ std::uint64_t advance(std::uint64_t descriptor, int b
 __device__ __forceinline__ void sync_threads(int name, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
+/// Of a barrier that others wait for: goes on.
+__device__ __forceinline__ void arrive_threads(int name, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+/// Keeps what `value`, not negative, depends on ahead of what follows: an instruction that is never
+/// executed. ptxas moves arithmetic past a wait for products, also where it was meant to run beside
+/// them.
+__device__ __forceinline__ void wait_until_known(float value) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.lt.f32 p, %0, 0f00000000;\n@p nanosleep.u32 0;\n}\n" ::"f"(value)
+      : "memory");
+}
 /// A warpgroup's registers a thread: given away, or taken where another one gave them away.
 template <int kRegisters>
 __device__ __forceinline__ void give_registers() {
