@@ -66,7 +66,9 @@ struct Tile {
   // At 256 turns cost prompt rows 1 to 10 %.
   static constexpr bool kTurns = kRowGroups == 2 && HeadDim <= 128;
   static constexpr int kKeys = HeadDim == 256 ? 32 : 64;  // of one tile
-  static constexpr int kLineBytes = HeadDim * 2;          // of a token in a slot
+  // Exponentials of half precision have no room above one (kHeadroom).
+  static constexpr int kSlack = std::is_same_v<T, __half> ? 0 : 8;
+  static constexpr int kLineBytes = HeadDim * 2;  // of a token in a slot
   static constexpr int kSlotBytes = kKeys * kLineBytes;
   static constexpr int kBlocks = kRowGroups > 1 || kVariant == Variant::kLone ? 1
                                  : HeadDim == 64                              ? 3
@@ -334,7 +336,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads) __maxnreg__(TileType:
     share_scores();
     refill(tile);
     mask_scores(s, rows, plain, tile);
-    softmax<T>(s, state, alpha, args.exponent_scale);
+    softmax<T, TileType::kSlack>(s, state, alpha, args.exponent_scale);
     pack_probabilities<T>(p, s);
     for (++tile; tile < last_tile; ++tile) {
       clear_unseen(tile - 1);
@@ -346,7 +348,7 @@ __global__ void __launch_bounds__(TileType::kBlockThreads) __maxnreg__(TileType:
       share_scores();
       refill(tile);
       mask_scores(s, rows, plain, tile);
-      softmax<T>(s, state, alpha, args.exponent_scale);
+      softmax<T, TileType::kSlack>(s, state, alpha, args.exponent_scale);
       wait_until_known(__fadd_rn(state.sum[0], state.sum[1]));  // not for the output before it
       wgmma_wait<0>();
       passed(kKSlots + v_place.slot);

@@ -10,9 +10,9 @@ namespace segue::attention::cuda {
 using enum KvType;
 
 extern constinit const std::array<Kernel, 4> decode_bf16{
-    decode_row<64, kBF16, __nv_bfloat16>("cuda.sm90.bf16.d64", "cuda.sm90.bf16.5"),
-    decode_row<128, kBF16, __nv_bfloat16>("cuda.sm90.bf16.d128", "cuda.sm90.bf16.5"),
-    decode_row<256, kBF16, __nv_bfloat16>("cuda.sm90.bf16.d256", "cuda.sm90.bf16.2"),
+    decode_row<64, kBF16, __nv_bfloat16>("cuda.sm90.bf16.d64", "cuda.sm90.bf16.6"),
+    decode_row<128, kBF16, __nv_bfloat16>("cuda.sm90.bf16.d128", "cuda.sm90.bf16.6"),
+    decode_row<256, kBF16, __nv_bfloat16>("cuda.sm90.bf16.d256", "cuda.sm90.bf16.6"),
     decode_row<512, kBF16, __nv_bfloat16>("cuda.sm90.bf16.d512", "cuda.sm90.bf16.4")};
 
 }  // namespace segue::attention::cuda

@@ -25,6 +25,11 @@ struct Feeder {
   static constexpr int kKeys = TileType::kKeys;
   static constexpr int kKSlots = TileType::kKSlots;
   static constexpr int kVSlots = TileType::kVSlots;
+  // Tiles of K under way, which keeps the memory busy: with more, the first tiles of all blocks
+  // would land together with the last.
+  static constexpr int kAhead = 2;
+  // Not where rings of three slots meet the slower copies of tensor maps: 2.5 % (2026-12-01).
+  static constexpr bool kKFirst = TileType::kDeep || !TileType::kNatural;
   // A tensor map's coordinate, or an address.
   using Source = std::conditional_t<TileType::kNatural, int, const std::byte*>;
 
@@ -35,8 +40,9 @@ struct Feeder {
   std::uint32_t base;      // of the slots
   std::uint32_t barriers;  // of K's slots, V's slots: filled; and of both: passed by all warps
 
-  /// Tiles [first_tile, tile_end), by one warp. That of K fetches page tables too: what V's warp
-  /// reads of them was there before K of an earlier tile was asked for.
+  /// Tiles [first_tile, tile_end), by one warp. That of K fetches page tables too. It has waited
+  /// for a chunk of them when it asks for K of the first tile of the chunk before, which has landed
+  /// when V's warp gets as far as the chunk: that is four tiles and more later.
   template <bool kIsV>
   __device__ __forceinline__ void run(int first_tile, int tile_end) const {
     constexpr int kSlots = kIsV ? kVSlots : kKSlots;
@@ -52,16 +58,17 @@ struct Feeder {
     const std::uint32_t filled = kIsV ? v_filled : k_filled;
     const std::uint32_t passed = filled + 8 * (kKSlots + kVSlots);
     RingPlace<kSlots> place;
+    RingPlace<kSlots> landed;
     RingPlace<kKSlots> k_landed;
     RingPlace<kVSlots> v_landed;
+    const auto wait_for_next = [](std::uint32_t of_ring, auto& next) {
+      barrier_wait(of_ring + 8 * next.slot, next.parity);
+      next.next();
+    };
     Source source{};
     std::uint32_t votes = 0;  // lanes that have a piece
     int found = 0;            // tiles left of those whose pieces are found
     for (int tile = first_tile; tile < tile_end; ++tile, --found, place.next()) {
-      if constexpr (!kIsV) {
-        copy_words_wait();
-        __syncwarp();
-      }
       if (found == 0) {
         found = tiles;
         if constexpr (!kIsV) pages.load_next(tile, tile - tiles);
@@ -80,17 +87,14 @@ struct Feeder {
       if (index >= kSlots) barrier_wait(passed + 8 * place.slot, place.parity ^ 1);
       if (lane_again() == 0 && of_tile != 0)
         barrier_expect(barrier, static_cast<std::uint32_t>(__popc(of_tile)) * bytes);
-      // Two tiles of K are under way, which keeps the memory busy: with more, the first tiles of
-      // all blocks would land together with the last.
-      if (index >= (kIsV ? 1 : 2)) {
-        barrier_wait(k_filled + 8 * k_landed.slot, k_landed.parity);
-        k_landed.next();
+      if constexpr (kKFirst) {
+        if (index >= (kIsV ? 1 : kAhead)) wait_for_next(k_filled, k_landed);
+        // K does not go a round ahead of V's warp, which would miss a phase of K's barrier.
+        if (!kIsV && index >= kKSlots - 1) wait_for_next(v_filled, v_landed);
+      } else if (index >= kAhead) {
+        wait_for_next(filled, landed);
       }
-      // K does not go a round ahead of V's warp, which would miss a phase of K's barrier.
-      if (!kIsV && index >= kKSlots - 1) {
-        barrier_wait(v_filled + 8 * v_landed.slot, v_landed.parity);
-        v_landed.next();
-      }
+      if constexpr (!kIsV) copy_words_wait();
       __syncwarp();
       if (has_one) copy<kIsV>(target, source, bytes, barrier, policy);
       __syncwarp();

@@ -84,8 +84,10 @@ template <class T>
 inline constexpr float kHeadroom = std::is_same_v<T, __half> ? 15.0f : 0.0f;
 
 /// Turns scores into probabilities in place and moves the state on; `alpha` is what older output
-/// must be scaled by.
-template <class T, int kScores>
+/// must be scaled by. With a kSlack the maximum moves on only where it grows by more than that, so
+/// that most tiles leave the older output as it is; probabilities reach 2^kSlack (the idea is that
+/// of FlashAttention-4). What it is depends on the row's own scores alone.
+template <class T, int kSlack = 0, int kScores>
 __device__ __forceinline__ void softmax(float (&s)[kScores], RowState& state, float (&alpha)[2],
                                         float exponent_scale) {
 #pragma unroll
@@ -96,8 +98,11 @@ __device__ __forceinline__ void softmax(float (&s)[kScores], RowState& state, fl
       maximum = fmaxf(maximum, fmaxf(s[i + 2 * row], s[i + 2 * row + 1]));
     maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, 1));
     maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, 2));
-    const float merged =
-        fmaxf(state.maximum[row], __fmaf_rn(maximum, exponent_scale, -kHeadroom<T>));
+    const float here = __fmaf_rn(maximum, exponent_scale, -kHeadroom<T>);
+    const float before = state.maximum[row];
+    const float merged = kSlack == 0                        ? fmaxf(before, here)
+                         : here > __fadd_rn(before, kSlack) ? here
+                                                            : before;
     const float reference = merged == -INFINITY ? 0.0f : merged;
     alpha[row] = exp2_approx(__fsub_rn(state.maximum[row], reference));
     float sum = 0.0f;
