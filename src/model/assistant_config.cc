@@ -189,10 +189,6 @@ Result<std::vector<int>> fit(const AssistantConfig& config, const Config& model)
 Status check_place(const Place& place, const AssistantConfig& config) {
   if (place.device == Device::kCpu) return {};
   const std::string name = fmt::format("assistant '{}'", config.path);
-  if (config.centroids > 0) {
-    return not_on_gpu(name, fmt::format("a head that looks at {} of {} centroids first",
-                                        config.centroid_top, config.centroids));
-  }
   if (Status status = check_widths(place, config.text, name); !status.ok()) return status;
   for (int kind = 0; kind < static_cast<int>(config.text.kinds.size()); ++kind) {
     constexpr int kAnyPage = 64;

@@ -31,7 +31,9 @@ struct CpuModel final : LanguageModel {
                                                      core::ThreadPool& pool,
                                                      const LoadOptions& options);
 
-  std::int64_t weight_bytes() const override { return weights.memory.bytes(); }
+  std::int64_t weight_bytes() const override {
+    return weights.memory.bytes() + weights.per_layer_memory.bytes();
+  }
   void embed_token(std::int32_t token, float* out /*[hidden]*/) const override;
   void reserve_logits(std::int64_t count) override;
   Result<StepOutput> forward(const StepInput& input) override;

@@ -72,7 +72,7 @@ struct GoldenPair {
 /// Rows of logits against a reference's: grade C of core/tolerance.h.
 class LogitsAgreement {
  public:
-  /// One row of `vocab` each, all finite.
+  /// One row of `vocab` each; over the tokens that both looked at, the others are -infinity.
   void add(const float* theirs, const float* ours, std::size_t vocab) {
     const auto top = [vocab](const float* x) { return std::max_element(x, x + vocab) - x; };
     same_ += top(theirs) == top(ours) ? 1 : 0;
@@ -83,6 +83,7 @@ class LogitsAgreement {
     }
     for (std::size_t i = 0; i < vocab; ++i) {
       const auto a = static_cast<double>(theirs[i]), b = static_cast<double>(ours[i]);
+      if (a == -HUGE_VAL || b == -HUGE_VAL) continue;
       kl_ += std::exp(a) / p_sum * (a - std::log(p_sum) - (b - std::log(q_sum)));
     }
     ++rows_;

@@ -60,6 +60,7 @@ class GpuAssistant final : public Assistant {
   void send(std::span<const std::int32_t> tokens, const float* hidden, int positions);
   void draft(const gpu::Pick* picks, bool goes_on);
   void run_layer(std::size_t layer);
+  void centroid_head();
   LayerLaunch launch() const { return {text(), layer_rows_, count_, multiprocessors(), stream_}; }
 
   const LanguageModel& target_;
@@ -81,6 +82,8 @@ class GpuAssistant final : public Assistant {
   LayerRows layer_rows_;
   Rows<std::uint16_t> joined_;  // [count, 2 * backbone] bf16
   Rows<float> logits_;          // [count, vocab]
+  Rows<float> scores_;          // [count, centroids]
+  Rows<std::int32_t> chosen_;   // [count, centroid_top]
   Rows<std::int32_t> suppressed_;
   HostRows<float> host_logits_, host_hidden_;
 };
@@ -92,6 +95,8 @@ void GpuAssistant::grow() {
   feedback_.of(count_ * config().backbone);
   host_feedback_.of(count_ * config().backbone);
   logits_.of(count_ * text().vocab);
+  scores_.of(count_ * config().centroids);
+  chosen_.of(count_ * config().centroid_top);
 }
 
 Status GpuAssistant::plan(const kv::Cache& cache, std::span<const AssistantSequence> sequences,
@@ -188,7 +193,24 @@ void GpuAssistant::draft(const gpu::Pick* picks, bool goes_on) {
   enqueue_first_norm(launch(), weights_.layers.front().attention_norm);
   for (std::size_t layer = 0; layer < weights_.layers.size(); ++layer) run_layer(layer);
   if (goes_on) launch().product(weights_.post, layer_rows_.normed.data(), feedback_.data());
+  if (config().centroids > 0) return centroid_head();
   launch().product(weights_.head, layer_rows_.normed.data(), logits_.data());
+}
+
+void GpuAssistant::centroid_head() {
+  launch().product(weights_.centroids, layer_rows_.normed.data(), scores_.data());
+  gpu::CentroidHead args;
+  args.head = &weights_.head;
+  args.x = layer_rows_.normed.data();
+  args.scores = scores_.data();
+  args.ordering = weights_.ordering.as<std::int32_t>();
+  args.chosen = chosen_.data();
+  args.logits = logits_.data();
+  args.rows = count_;
+  args.vocab = text().vocab;
+  args.centroids = static_cast<int>(config().centroids);
+  args.top = config().centroid_top;
+  gpu::centroid_head(args, stream_);
 }
 
 Result<Assistant::Output> GpuAssistant::step(std::span<const std::int32_t> tokens,

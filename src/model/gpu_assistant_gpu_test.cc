@@ -2,6 +2,7 @@
 // The assistant on a GPU: its drafts against the float reference's on the CPU, a chain against
 // steps, and the bits of a draft whatever it was computed with.
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <optional>
 
@@ -80,6 +81,10 @@ class GpuAssistant : public ::testing::Test {
     const std::string folder = std::string(SEGUE_MODELS_DIR) + "/segue-pair/";
     return {folder + "target", folder + "assistant", pool_, options, sequences};
   }
+  Pair random_pair(const std::string& variant, const LoadOptions& options, int sequences = 1) {
+    const std::string folder = golden_folder(variant);
+    return {folder, folder + "/assistant", pool_, options, sequences};
+  }
 
   core::ThreadPool pool_{2};
   std::vector<std::int32_t> tokens_;
@@ -125,24 +130,30 @@ TEST_F(GpuAssistant, DraftsAreThoseOfTheFloatReference) {
   EXPECT_LE(pair.mean_kl(), core::kLogitsMeanKl);
 }
 
-TEST_F(GpuAssistant, DraftsOfARandomPairAreThoseOfTheFloatReference) {
-  const std::string folder = golden_folder("dense");
-  Pair reference(folder, folder + "/assistant", pool_, in_float(), 1);
-  Pair found(folder, folder + "/assistant", pool_, on_gpu(), 1);
+/// Tokens for the random pairs.
+std::vector<std::int32_t> some_tokens() {
   std::vector<std::int32_t> tokens;
   for (int i = 0; i < 150; ++i) tokens.push_back(4 + i * 37 % 150);
-  std::vector<int> at;
-  for (int depth = 1; depth < 150; depth += 4) at.push_back(depth);
-  const LogitsAgreement tiny = compare(reference, found, tokens, at, 4);
-  tiny.print("a random pair");
-  EXPECT_GE(tiny.top1(), core::kLogitsTop1);
-  EXPECT_LE(tiny.mean_kl(), core::kLogitsMeanKl);
+  return tokens;
 }
 
-TEST_F(GpuAssistant, AChainIsStepsAndADraftDependsOnItsOwnSequenceOnly) {
-  const int depths[] = {1, 16, 17, 256, 257, 600};
-  const auto count = std::size(depths);
-  Pair pair = demonstration(on_gpu(), static_cast<int>(count));
+/// The second has a head of centroids, and a target with per-layer embeddings.
+TEST_F(GpuAssistant, DraftsOfRandomPairsAreThoseOfTheFloatReference) {
+  std::vector<int> at;
+  for (int depth = 1; depth < 150; depth += 4) at.push_back(depth);
+  for (const char* variant : {"dense", "e2b"}) {
+    Pair reference = random_pair(variant, in_float());
+    Pair found = random_pair(variant, on_gpu());
+    const LogitsAgreement tiny = compare(reference, found, some_tokens(), at, 4);
+    tiny.print(variant);
+    EXPECT_GE(tiny.top1(), core::kLogitsTop1) << variant;
+    EXPECT_LE(tiny.mean_kl(), core::kLogitsMeanKl) << variant;
+  }
+}
+
+/// A new `pair` with room for as many sequences as there are depths.
+void check_chain(Pair& pair, std::span<const std::int32_t> text, std::span<const int> depths) {
+  const auto count = depths.size();
   const std::size_t vocab = pair.vocab(), width = pair.width();
   std::vector<AssistantSequence> all;
   std::vector<float> hidden;
@@ -151,10 +162,10 @@ TEST_F(GpuAssistant, AChainIsStepsAndADraftDependsOnItsOwnSequenceOnly) {
     const kv::SequenceId id = pair.cache->create_sequence();
     constexpr int kStale = 3;
     const std::vector<float> row =
-        pair.read(id, std::span(tokens_).first(static_cast<std::size_t>(depth + kStale)), kStale);
+        pair.read(id, text.first(static_cast<std::size_t>(depth + kStale)), kStale);
     hidden.insert(hidden.end(), row.begin(), row.end());
     all.push_back({id, depth});
-    newest.push_back(tokens_[static_cast<std::size_t>(depth)]);
+    newest.push_back(text[static_cast<std::size_t>(depth)]);
   }
   // All together, in steps.
   constexpr int kDrafts = 8;
@@ -208,6 +219,18 @@ TEST_F(GpuAssistant, AChainIsStepsAndADraftDependsOnItsOwnSequenceOnly) {
                   .ok());
   EXPECT_EQ(without, by_steps);
   for (const std::int32_t id : suppressed) EXPECT_EQ(std::ranges::count(without, id), 0);
+}
+
+TEST_F(GpuAssistant, AChainIsStepsAndADraftDependsOnItsOwnSequenceOnly) {
+  const std::array depths{1, 16, 17, 256, 257, 600};
+  Pair pair = demonstration(on_gpu(), static_cast<int>(depths.size()));
+  check_chain(pair, tokens_, depths);
+}
+
+TEST_F(GpuAssistant, SoItIsWithCentroids) {
+  const std::array depths{1, 16, 17, 24, 25, 140};
+  Pair pair = random_pair("e2b", on_gpu(), static_cast<int>(depths.size()));
+  check_chain(pair, some_tokens(), depths);
 }
 
 }  // namespace

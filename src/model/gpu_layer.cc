@@ -17,6 +17,8 @@ void LayerRows::of(std::span<const GpuLayer> layers, std::int64_t rows) {
     q.of(rows * w.o.inputs());
     attended.of(rows * w.o.inputs());
     gated.of(rows * w.down.inputs());
+    gate_up.of(rows * w.per_layer_gate.outputs());
+    gated.of(rows * w.per_layer_projection.inputs());
   }
 }
 
@@ -36,6 +38,31 @@ void enqueue_first_norm(const LayerLaunch& launch, const float* norm) {
   gpu::add_norm(first, launch.stream);
 }
 
+namespace {
+
+/// normed has x, x += norm(projection (gelu(gate x) * per_layer)), times the scalar; then the norm.
+void enqueue_per_layer(const LayerLaunch& launch, const LayerEnd& end, gpu::AddNorm join) {
+  const LayerRows& rows = launch.buffers;
+  const GpuLayer& w = end.weights;
+  const std::int64_t width = w.per_layer_gate.outputs();
+  launch.product(w.per_layer_gate, rows.normed.data(), rows.gate_up.data());
+  gpu::Gate gate;
+  gate.gate = rows.gate_up.data();
+  gate.gate_stride = width;
+  gate.up = end.per_layer;
+  gate.up_stride = width * launch.config.layer_count();
+  gate.gelu = true;
+  gate.out = rows.gated.data();
+  gate.rows = launch.rows;
+  gate.width = width;
+  gpu::gate(gate, launch.stream);
+  launch.product(w.per_layer_projection, rows.gated.data(), rows.branch.data());
+  join.post_norm = w.per_layer_norm;
+  gpu::add_norm(join, launch.stream);
+}
+
+}  // namespace
+
 void enqueue_layer_end(const LayerLaunch& launch, const LayerEnd& end) {
   const LayerRows& rows = launch.buffers;
   const GpuLayer& w = end.weights;
@@ -52,13 +79,24 @@ void enqueue_layer_end(const LayerLaunch& launch, const LayerEnd& end) {
   join.width = launch.config.hidden;
   gpu::add_norm(join, launch.stream);
   launch.product(w.gate_up, rows.normed.data(), rows.gate_up.data());
-  gpu::gate({rows.gate_up.data(), launch.config.activation == Activation::kGeluTanh,
-             rows.gated.data(), launch.rows, w.down.inputs()},
-            launch.stream);
+  const std::int64_t wide = w.down.inputs();
+  gpu::Gate gate;
+  gate.gate = rows.gate_up.data();
+  gate.up = rows.gate_up.data() + wide;
+  gate.gate_stride = gate.up_stride = 2 * wide;
+  gate.gelu = launch.config.activation == Activation::kGeluTanh;
+  gate.out = rows.gated.data();
+  gate.rows = launch.rows;
+  gate.width = wide;
+  gpu::gate(gate, launch.stream);
   launch.product(w.down, rows.gated.data(), rows.branch.data());
   join.post_norm = w.post_ffn_norm;
+  join.norm = nullptr;
+  if (end.per_layer != nullptr) gpu::add_norm(join, launch.stream);  // normed = x
   join.scale = w.scalar;
   join.norm = end.next_norm;
+  if (end.next_norm == nullptr) join.out = nullptr;
+  if (end.per_layer != nullptr) return enqueue_per_layer(launch, end, join);
   gpu::add_norm(join, launch.stream);
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the layers of a target and of an assistant have in common on a GPU: the rows of a step
 // between their launches, the norm before the first of them, and all of a layer that comes after
-// its attention. Private to this folder, CUDA builds only.
+// its attention, the per-layer embedding of some targets included. Private to this folder, CUDA
+// builds only.
 #pragma once
 
 #include <array>
@@ -21,11 +22,11 @@ struct LayerRows {
   Rows<float> x;               // [rows, hidden] what all halves of layers add to
   Rows<float> branch;          // [rows, hidden] what the half at hand adds
   Rows<float> qkv;             // [rows, widest q, k and v]
-  Rows<float> gate_up;         // [rows, 2 * widest MLP]
+  Rows<float> gate_up;         // [rows, 2 * widest MLP] or [rows, per_layer_input]
   Rows<std::uint16_t> normed;  // bf16, as all below: [rows, hidden]
   Rows<std::uint16_t> q;       // [rows, widest q]
   Rows<std::uint16_t> attended;
-  Rows<std::uint16_t> gated;  // [rows, widest MLP]
+  Rows<std::uint16_t> gated;  // [rows, widest MLP or per_layer_input]
 
   /// Room for so many rows in all of the layers. Nothing may be in flight.
   void of(std::span<const GpuLayer> layers, std::int64_t rows);
@@ -56,6 +57,8 @@ void enqueue_first_norm(const LayerLaunch& launch, const float* norm);  // [hidd
 struct LayerEnd {
   const GpuLayer& weights;
   const float* next_norm;  // [hidden], or null: normed is not written
+  /// [rows, per_layer_input] what this layer adds, rows of all layers' parts apart; or null.
+  const float* per_layer = nullptr;
 };
 void enqueue_layer_end(const LayerLaunch& launch, const LayerEnd& end);
 

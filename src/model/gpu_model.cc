@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -20,6 +22,7 @@
 #include "model/gpu_layer.h"
 #include "model/gpu_step.h"
 #include "model/gpu_weights.h"
+#include "model/per_layer_table.h"
 #include "model/step.h"
 #include "ops/cuda/rows.h"
 
@@ -72,6 +75,11 @@ class GpuModel final : public LanguageModel {
   Status plan_group(const StepInput& input, int kind);
   void reserve(std::int64_t rows);
   void send_rows(const StepInput& input);
+  void send_per_layer();
+  void enqueue_per_layer();
+  std::int64_t per_layer_width() const {
+    return std::int64_t{config_.layer_count()} * config_.per_layer_input;
+  }
   std::int64_t blocks() const {
     return (config_.vocab + gpu::kMaximaBlock - 1) / gpu::kMaximaBlock;
   }
@@ -86,7 +94,8 @@ class GpuModel final : public LanguageModel {
 
   device::Stream stream_;
   GpuWeights weights_;
-  std::deque<Group> groups_;  // [kinds]
+  std::optional<PerLayerTable> table_;  // on the host
+  std::deque<Group> groups_;            // [kinds]
   std::vector<GroupRecord> records_;
 
   // Of a step:
@@ -96,8 +105,11 @@ class GpuModel final : public LanguageModel {
   HostRows<std::int32_t> host_rows_;  // tokens, positions, chosen
   Rows<std::int32_t> device_rows_;    // the same
   LayerRows layer_rows_;
-  Rows<float> logits_, hidden_;  // [wanted, vocab], [wanted, hidden]
-  Rows<float> maxima_;           // [wanted, blocks of the vocabulary]
+  HostRows<std::uint16_t> host_per_layer_;  // [rows, layers, per_layer_input] bf16 of the table
+  Rows<std::uint16_t> per_layer_tokens_;    // the same
+  Rows<float> per_layer_;                   // [rows, layers, per_layer_input] what layers add
+  Rows<float> logits_, hidden_;             // [wanted, vocab], [wanted, hidden]
+  Rows<float> maxima_;                      // [wanted, blocks of the vocabulary]
   HostRows<float> host_logits_, host_hidden_, host_maxima_;
   std::array<device::Event, 2> layer_ends_;  // of even and odd layers
   GraphKey key_;
@@ -109,7 +121,7 @@ Status GpuModel::load(TensorSource& source, core::ThreadPool& pool, const LoadOp
     if (!options.progress) return {};
     return [&options, from](double fraction) { options.progress(from + fraction / 2); };
   };
-  const Result<Weights> host =
+  Result<Weights> host =
       load_weights(source, config_, {options.isa, false, options.cancelled}, pool, part(0));
   if (!host.ok()) return host.error();
   if (Status status = fits_on_gpu(place(), gpu_bytes(*host), source.path()); !status.ok())
@@ -119,6 +131,10 @@ Status GpuModel::load(TensorSource& source, core::ThreadPool& pool, const LoadOp
   if (!weights.ok()) return weights.error();
   weights_ = std::move(weights).value();
   place_.weights = forms_text(weights_.layers);
+  if (config_.per_layer_input > 0) {
+    table_.emplace(std::move(*host), pool);
+    place_.weights += ", per-layer embeddings on the host";
+  }
   groups_.resize(config_.kinds.size());
   records_ = group_records(config_);
   return {};
@@ -151,6 +167,9 @@ void GpuModel::reserve(std::int64_t rows) {
   host_rows_.of(3 * rows);
   device_rows_.of(3 * rows);
   layer_rows_.of(weights_.layers, rows);
+  host_per_layer_.of(rows * per_layer_width());
+  per_layer_tokens_.of(rows * per_layer_width());
+  per_layer_.of(rows * per_layer_width());
   for (std::size_t kind = 0; kind < groups_.size(); ++kind) {
     groups_[kind].slots.of(rows);
     groups_[kind].host_slots.of(rows);
@@ -204,6 +223,35 @@ void GpuModel::send_rows(const StepInput& input) {
                          static_cast<std::size_t>(count) * sizeof(std::int32_t), stream_);
 }
 
+/// The rows of the table: the host knows the tokens, and a graph reads what is in the buffer.
+void GpuModel::send_per_layer() {
+  table_->read({host_rows_.data(), static_cast<std::size_t>(rows_)}, host_per_layer_.data());
+  device::copy_to_device(per_layer_tokens_.data(), host_per_layer_.data(),
+                         static_cast<std::size_t>(rows_ * per_layer_width()) * 2, stream_);
+}
+
+/// What every layer adds, from the first layer's input in x.
+void GpuModel::enqueue_per_layer() {
+  gpu::AddNorm as_it_is;
+  as_it_is.x = layer_rows_.x.data();
+  as_it_is.out = layer_rows_.normed.data();
+  as_it_is.rows = rows_;
+  as_it_is.width = config_.hidden;
+  gpu::add_norm(as_it_is, stream_);
+  launch().product(weights_.per_layer_projection, layer_rows_.normed.data(), per_layer_.data());
+  gpu::PerLayer args;
+  args.tokens = per_layer_tokens_.data();
+  args.projected = per_layer_.data();
+  args.norm = weights_.per_layer_norm;
+  args.token_scale = std::sqrt(static_cast<float>(config_.per_layer_input));
+  args.projected_scale = 1.0f / std::sqrt(static_cast<float>(config_.hidden));
+  args.eps = config_.rms_eps;
+  args.rows = rows_;
+  args.layers = config_.layer_count();
+  args.width = config_.per_layer_input;
+  gpu::per_layer(args, stream_);
+}
+
 void GpuModel::attend(const StepInput& input, int layer) {
   const Layer& place_of = config_.layers[static_cast<std::size_t>(layer)];
   Group& group = groups_[static_cast<std::size_t>(place_of.kind)];
@@ -216,7 +264,10 @@ void GpuModel::attend(const StepInput& input, int layer) {
   params.scale = config_.attention_scale;
   params.multiprocessors = place().gpu.multiprocessors;
   params.grid = rows_ <= kGraphRows ? &group.grid : nullptr;
-  const bool timed = place_of.kv_layer == group.timed;
+  const auto of_kind =
+      std::count_if(config_.layers.begin(), config_.layers.begin() + layer,
+                    [&](const Layer& earlier) { return earlier.kind == place_of.kind; });
+  const bool timed = of_kind == group.timed;
   if (timed) group.start.record(stream_);
   group.planned.plan.kernel->launch_on_gpu(params, stream_);
   if (timed) group.end.record(stream_);
@@ -239,15 +290,18 @@ void GpuModel::run_layer(const StepInput& input, int layer) {
   heads.slots = group.slots.data();
   heads.rope = kind.rope(config_.q_heads, config_.rope_pairs);
   heads.q_heads = config_.q_heads;
-  heads.kv = input.cache->view(place_of.kind, place_of.kv_layer);
+  // Without heads of its own: queries only.
+  if (place_of.owns_kv) heads.kv = input.cache->view(place_of.kind, place_of.kv_layer);
   heads.q = layer_rows_.q.data();
   heads.rows = rows_;
   gpu::heads(heads, stream_);
   attend(input, layer);
   const bool last = layer + 1 == config_.layer_count();
-  enqueue_layer_end(
-      launch(),
-      {w, last ? nullptr : weights_.layers[static_cast<std::size_t>(layer) + 1].attention_norm});
+  LayerEnd end{
+      w, last ? nullptr : weights_.layers[static_cast<std::size_t>(layer) + 1].attention_norm};
+  if (config_.per_layer_input > 0)
+    end.per_layer = per_layer_.data() + std::int64_t{layer} * config_.per_layer_input;
+  enqueue_layer_end(launch(), end);
 }
 
 Status GpuModel::plan(const StepInput& input) {
@@ -255,6 +309,7 @@ Status GpuModel::plan(const StepInput& input) {
   reserve(rows_);
   if (wanted_ > 0) reserve_logits(wanted_);
   send_rows(input);
+  if (table_) send_per_layer();
   for (int kind = 0; kind < static_cast<int>(config_.kinds.size()); ++kind) {
     if (Status status = plan_group(input, kind); !status.ok()) return status;
   }
@@ -271,7 +326,9 @@ void GpuModel::describe(const StepInput& input) {
        {static_cast<const void*>(device_rows_.data()), static_cast<const void*>(logits_.data()),
         static_cast<const void*>(hidden_.data()), static_cast<const void*>(host_logits_.data()),
         static_cast<const void*>(host_hidden_.data()), static_cast<const void*>(maxima_.data()),
-        static_cast<const void*>(host_maxima_.data())}) {
+        static_cast<const void*>(host_maxima_.data()),
+        static_cast<const void*>(per_layer_tokens_.data()),
+        static_cast<const void*>(per_layer_.data())}) {
     key_.add(address);
   }
   for (std::size_t kind = 0; kind < groups_.size(); ++kind) {
@@ -309,6 +366,7 @@ bool GpuModel::enqueue(const StepInput& input) {
   gpu::embed({&weights_.embedding, device_rows_.data(), config_.embedding_scale,
               layer_rows_.x.data(), rows_},
              stream_);
+  if (config_.per_layer_input > 0) enqueue_per_layer();
   enqueue_first_norm(launch(), weights_.layers.front().attention_norm);
   for (int layer = 0; layer < config_.layer_count(); ++layer) {
     run_layer(input, layer);
@@ -382,7 +440,8 @@ Result<std::unique_ptr<LanguageModel>> load_gpu_model(const Config& config, Tens
   if (!place.ok()) return place.error();
   if (Status status = check_place(*place, config); !status.ok()) return status.error();
   // No form is smaller than the file's and larger than bf16.
-  const std::int64_t least = std::min(gpu_weight_bytes(config), source.total_bytes());
+  const std::int64_t least =
+      std::min(gpu_weight_bytes(config), source.total_bytes() - per_layer_bytes(source, config));
   if (Status status = fits_on_gpu(*place, least, source.path()); !status.ok())
     return status.error();
   try {

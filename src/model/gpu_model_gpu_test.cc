@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// LanguageModel on a GPU: the logits of the demonstration target against the float reference on the
-// CPU, and the bits of a row whatever it was computed with.
+// LanguageModel on a GPU: the logits of the demonstration target and of the random tiny models of
+// tests/golden/gemma4 against the float reference, and the bits of a row whatever it was computed
+// with.
 #include <gtest/gtest.h>
 
 #include "core/tolerance.h"
@@ -49,20 +50,25 @@ TEST_F(GpuModel, LogitsAreThoseOfTheFloatReference) {
   EXPECT_LE(agreement.mean_kl(), core::kLogitsMeanKl);
 }
 
-TEST_F(GpuModel, ARowHasItsBitsWhateverTheChunkAndTheRowsBesideIt) {
-  const auto model = on_gpu();
-  const auto equal = [](const PromptRows& found, const PromptRows& expected) {
-    const core::Verdict logits = core::exact(found.logits, expected.logits);
-    EXPECT_TRUE(logits.ok) << logits.message;
-    const core::Verdict hidden = core::exact(found.hidden, expected.hidden);
-    EXPECT_TRUE(hidden.ok) << hidden.message;
-  };
-  const PromptRows prompt = run_prompt(*model, tokens_, {512, 0, KvType::kBF16});
+void expect_equal(const PromptRows& found, const PromptRows& expected) {
+  const core::Verdict logits = core::exact(found.logits, expected.logits);
+  EXPECT_TRUE(logits.ok) << logits.message;
+  const core::Verdict hidden = core::exact(found.hidden, expected.hidden);
+  EXPECT_TRUE(hidden.ok) << hidden.message;
+}
+
+/// Whatever the chunk and the rows beside it. Steps that return are replayed graphs.
+void expect_bits_of_rows(LanguageModel& model, std::span<const std::int32_t> tokens) {
+  const PromptRows prompt = run_prompt(model, tokens, {512, 0, KvType::kBF16});
   for (const int chunk : {1, 7, 64, 130})
-    equal(run_prompt(*model, tokens_, {chunk, 0, KvType::kBF16}), prompt);
-  const PromptRows decoded = run_prompt(*model, tokens_, {1, 90, KvType::kBF16});
+    expect_equal(run_prompt(model, tokens, {chunk, 0, KvType::kBF16}), prompt);
+  const PromptRows decoded = run_prompt(model, tokens, {1, 90, KvType::kBF16});
   for (const int rows : {2, 3, 5, 9, 16, 33})
-    equal(run_prompt(*model, tokens_, {rows, 90, KvType::kBF16}), decoded);
+    expect_equal(run_prompt(model, tokens, {rows, 90, KvType::kBF16}), decoded);
+}
+
+TEST_F(GpuModel, ARowHasItsBitsWhateverTheChunkAndTheRowsBesideIt) {
+  expect_bits_of_rows(*on_gpu(), tokens_);
 }
 
 /// Steps of one row, of two, .. in turns: a step that was recorded has the bits that it had before,
@@ -161,6 +167,88 @@ TEST_F(GpuModel, AnEmbeddingIsThatOfTheTable) {
   const core::Verdict verdict = core::exact(found, expected);  // the file has it in bf16
   EXPECT_TRUE(verdict.ok) << verdict.message;
 }
+
+/// Per-layer embeddings, layers without K and V of their own, MLPs of two widths.
+class GpuGemma4 : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (const auto gpu = device::gpu_facts(); !gpu.ok()) GTEST_SKIP() << gpu.error().message;
+  }
+  std::unique_ptr<LanguageModel> on_gpu() {
+    LoadOptions options;
+    options.device = Device::kCuda;
+    auto model = LanguageModel::open(golden_folder(GetParam()), pool_, options);
+    EXPECT_TRUE(model.ok()) << model.error().message;
+    return std::move(model).value();
+  }
+
+  core::ThreadPool pool_{2};
+};
+
+TEST_P(GpuGemma4, LogitsAreThoseOfTheReference) {
+  const Golden golden(GetParam());
+  const auto model = on_gpu();
+  const auto vocab = static_cast<std::size_t>(model->config().vocab);
+  for (const Way way : {Way{512, 0, KvType::kBF16}, Way{5, 90, KvType::kBF16}}) {
+    const std::vector<float> found = run_prompt(*model, golden.tokens, way).logits;
+    ASSERT_EQ(found.size(), golden.tokens.size() * vocab);
+    LogitsAgreement agreement;
+    for (std::size_t i = 0; i < golden.positions.size(); ++i) {
+      const auto row = static_cast<std::size_t>(golden.positions[i]);
+      agreement.add(golden.logits.data() + i * vocab, found.data() + row * vocab, vocab);
+    }
+    agreement.print(GetParam().c_str());
+    EXPECT_GE(agreement.top1(), core::kLogitsTop1);
+    EXPECT_LE(agreement.mean_kl(), core::kLogitsMeanKl);
+  }
+}
+
+TEST_P(GpuGemma4, ARowHasItsBitsWhateverTheChunkAndTheRowsBesideIt) {
+  const Golden golden(GetParam());
+  expect_bits_of_rows(*on_gpu(), golden.tokens);
+}
+
+/// A sequence of a batch has the bits that it has alone: tokens differ from row to row.
+TEST_P(GpuGemma4, ASequenceHasItsBitsAmongOthers) {
+  const Golden golden(GetParam());
+  const auto model = on_gpu();
+  const auto vocab = static_cast<std::size_t>(model->config().vocab);
+  constexpr int kSequences = 3;
+  const auto specs =
+      kv::size_pools(model->pool_specs(KvType::kBF16, 16), {kSequences, 40, 64}).value();
+  kv::Cache cache = kv::Cache::create(specs, {.max_rows = 64}).value();
+  std::vector<SequenceInput> sequences;
+  for (const int count : {9, 17, 30}) {
+    const std::span tokens = std::span<const std::int32_t>(golden.tokens)
+                                 .subspan(static_cast<std::size_t>(count), 30)
+                                 .first(static_cast<std::size_t>(count));
+    sequences.push_back({cache.create_sequence(), 0, tokens, true, 1});
+    ASSERT_TRUE(cache.reserve(sequences.back().id, count).ok());
+  }
+  StepInput input;
+  input.cache = &cache;
+  input.sequences = sequences;
+  const StepOutput together = model->forward(input).value();
+  const std::vector<float> all(together.logits, together.logits + kSequences * vocab);
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    input.sequences = std::span(&sequences[i], 1);
+    const StepOutput alone = model->forward(input).value();
+    const core::Verdict same =
+        core::exact(std::vector<float>(alone.logits, alone.logits + vocab),
+                    std::vector<float>(all.begin() + static_cast<std::ptrdiff_t>(i * vocab),
+                                       all.begin() + static_cast<std::ptrdiff_t>((i + 1) * vocab)));
+    EXPECT_TRUE(same.ok) << "sequence " << i << ": " << same.message;
+  }
+}
+
+std::string test_name(const ::testing::TestParamInfo<std::string>& info) {
+  std::string text = info.param;
+  std::erase(text, '-');
+  return text;
+}
+
+INSTANTIATE_TEST_SUITE_P(Variants, GpuGemma4,
+                         ::testing::Values("dense", "dense-w4a16", "e2b", "e4b"), test_name);
 
 }  // namespace
 }  // namespace segue::model

@@ -63,16 +63,24 @@ class Uploader {
   /// Null for an empty one.
   const float* vector(const std::vector<float>& values) {
     if (values.empty()) return nullptr;
-    const std::size_t bytes = values.size() * sizeof(float);
-    device::Buffer& buffer = vectors_.emplace_back(bytes);
-    device::copy_to_device(buffer.as<>(), values.data(), bytes, stream_);
+    return vectors_.emplace_back(buffer(values)).as<const float>();
+  }
+  template <class T>
+  device::Buffer buffer(const std::vector<T>& values) {
+    const std::size_t bytes = values.size() * sizeof(T);
+    device::Buffer out(bytes);
+    device::copy_to_device(out.as<>(), values.data(), bytes, stream_);
     stream_.synchronize();
-    return buffer.as<const float>();
+    return out;
   }
   GpuLayer layer(const LayerWeights& w) {
     GpuLayer out = around(w);
     out.k_norm = vector(w.k_norm);
     out.scalar = w.scalar;
+    if (w.per_layer.gate.outputs() == 0) return out;
+    out.per_layer_gate = matrix(w.per_layer.gate);
+    out.per_layer_projection = matrix(w.per_layer.projection);
+    out.per_layer_norm = vector(w.per_layer.post_norm);
     return out;
   }
   GpuLayer layer(const AssistantLayer& w) {
@@ -107,7 +115,8 @@ std::int64_t bytes_of(const std::vector<GpuLayer>& layers,
                       const std::vector<device::Buffer>& vectors) {
   std::int64_t total = 0;
   for (const GpuLayer& layer : layers)
-    total += layer.qkv.bytes() + layer.o.bytes() + layer.gate_up.bytes() + layer.down.bytes();
+    total += layer.qkv.bytes() + layer.o.bytes() + layer.gate_up.bytes() + layer.down.bytes() +
+             layer.per_layer_gate.bytes() + layer.per_layer_projection.bytes();
   for (const device::Buffer& buffer : vectors) total += static_cast<std::int64_t>(buffer.bytes());
   return total;
 }
@@ -115,12 +124,17 @@ std::int64_t bytes_of(const std::vector<GpuLayer>& layers,
 }  // namespace
 
 std::int64_t gpu_bytes(const Weights& host) {
-  return Parts(host.embedding).bytes(true) + Parts(host.output).bytes() + layer_bytes(host.layers);
+  std::int64_t total = Parts(host.embedding).bytes(true) + Parts(host.output).bytes() +
+                       Parts(host.per_layer_projection).bytes() + layer_bytes(host.layers);
+  for (const LayerWeights& w : host.layers)
+    total += Parts(w.per_layer.gate).bytes() + Parts(w.per_layer.projection).bytes();
+  return total;
 }
 
 std::int64_t gpu_bytes(const AssistantWeights& host) {
-  return Parts(host.pre).bytes() + Parts(host.post).bytes() + Parts(host.head).bytes() +
-         layer_bytes(host.layers);
+  return Parts(host.pre).bytes() + Parts(host.post).bytes() +
+         Parts(host.head).bytes(!host.ordering.empty()) + Parts(host.centroids).bytes() +
+         std::ssize(host.ordering) * 4 + layer_bytes(host.layers);
 }
 
 std::string forms_text(const std::vector<GpuLayer>& layers) {
@@ -133,11 +147,13 @@ std::string forms_text(const std::vector<GpuLayer>& layers) {
 }
 
 std::int64_t GpuWeights::bytes() const {
-  return embedding.bytes() + output.bytes() + bytes_of(layers, vectors);
+  return embedding.bytes() + output.bytes() + per_layer_projection.bytes() +
+         bytes_of(layers, vectors);
 }
 
 std::int64_t GpuAssistantWeights::bytes() const {
-  return pre.bytes() + post.bytes() + head.bytes() + bytes_of(layers, vectors);
+  return pre.bytes() + post.bytes() + head.bytes() + centroids.bytes() +
+         static_cast<std::int64_t>(ordering.bytes()) + bytes_of(layers, vectors);
 }
 
 Result<GpuWeights> upload_weights(const Weights& host, const Config& config, core::ThreadPool& pool,
@@ -149,6 +165,10 @@ Result<GpuWeights> upload_weights(const Weights& host, const Config& config, cor
   out.embedding = uploader.table(host.embedding);
   if (host.output.outputs() > 0) out.output = uploader.matrix(host.output);
   out.output_norm = uploader.vector(host.output_norm);
+  if (config.per_layer_input > 0) {
+    out.per_layer_projection = uploader.matrix(host.per_layer_projection);
+    out.per_layer_norm = uploader.vector(host.per_layer_norm);
+  }
   for (const std::vector<float>& frequencies : rope_frequencies(config, host.rope_factors))
     out.inv_freq.push_back(uploader.vector(frequencies));
   for (const LayerWeights& layer : host.layers) {
@@ -166,7 +186,13 @@ GpuAssistantWeights upload_weights(const AssistantWeights& host, const Config& c
   Uploader uploader(pool, stream, out.vectors);
   out.pre = uploader.matrix(host.pre);
   out.post = uploader.matrix(host.post);
-  out.head = uploader.matrix(host.head);
+  if (host.ordering.empty()) {
+    out.head = uploader.matrix(host.head);
+  } else {
+    out.head = uploader.table(host.head);
+    out.centroids = uploader.matrix(host.centroids);
+    out.ordering = uploader.buffer(host.ordering);
+  }
   out.output_norm = uploader.vector(host.output_norm);
   for (const std::vector<float>& frequencies : rope_frequencies(config, host.rope_factors))
     out.inv_freq.push_back(uploader.vector(frequencies));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The weights of a model or an assistant on a GPU: matrices of 4 bits as the file has them, others
-// and tables of embeddings in bf16, those over the same input side by side, norms in f32. Private
-// to this folder, CUDA builds only.
+// and tables of embeddings in bf16, those over the same input side by side, norms in f32. The table
+// of per-layer embeddings stays on the host: half of the bytes of a small model, of which a step
+// reads a row per token. Private to this folder, CUDA builds only.
 #pragma once
 
 #include <cstdint>
@@ -22,21 +23,27 @@ struct GpuLayer {
   ops::cuda::Matrix o;        // [hidden, q]
   ops::cuda::Matrix gate_up;  // [gate | up, hidden]
   ops::cuda::Matrix down;     // [hidden, intermediate]
+  // Empty without an embedding that every layer adds:
+  ops::cuda::Matrix per_layer_gate;        // [width, hidden]
+  ops::cuda::Matrix per_layer_projection;  // [hidden, width]
   // [hidden] and [head_dim] f32 on the device; null where the model has none
   const float* attention_norm = nullptr;
   const float* ffn_norm = nullptr;
   const float* post_attention_norm = nullptr;
   const float* post_ffn_norm = nullptr;
+  const float* per_layer_norm = nullptr;
   const float* q_norm = nullptr;
   const float* k_norm = nullptr;
   float scalar = 1.0f;
 };
 
 struct GpuWeights {
-  ops::cuda::Matrix embedding;  // [vocab, hidden]
-  ops::cuda::Matrix output;     // empty: tied to the embedding
+  ops::cuda::Matrix embedding;             // [vocab, hidden]
+  ops::cuda::Matrix output;                // empty: tied to the embedding
+  ops::cuda::Matrix per_layer_projection;  // [layers * width, hidden], or empty
   const float* output_norm = nullptr;
-  std::vector<const float*> inv_freq;  // [kinds] of [rotary / 2]
+  const float* per_layer_norm = nullptr;  // [width]
+  std::vector<const float*> inv_freq;     // [kinds] of [rotary / 2]
   std::vector<GpuLayer> layers;
   std::vector<device::Buffer> vectors;  // what the pointers point into
 
@@ -58,11 +65,12 @@ Result<GpuWeights> upload_weights(const Weights& host, const Config& config, cor
                                   const std::function<void(double fraction)>& progress,
                                   const std::function<bool()>& cancelled);
 
-/// Of an assistant without centroids.
 struct GpuAssistantWeights {
-  ops::cuda::Matrix pre;   // [hidden, 2 * backbone]
-  ops::cuda::Matrix post;  // [backbone, hidden]
-  ops::cuda::Matrix head;  // [vocab, hidden]
+  ops::cuda::Matrix pre;        // [hidden, 2 * backbone]
+  ops::cuda::Matrix post;       // [backbone, hidden]
+  ops::cuda::Matrix head;       // [vocab, hidden]; a table where there are centroids
+  ops::cuda::Matrix centroids;  // [centroids, hidden], empty without
+  device::Buffer ordering;      // [centroids, vocab / centroids] int32
   const float* output_norm = nullptr;
   std::vector<const float*> inv_freq;  // [kinds] of [rotary / 2]
   std::vector<GpuLayer> layers;

@@ -16,7 +16,7 @@ Loader::Loader(TensorSource& source, const WeightOptions& options, core::ThreadP
     : source_(source),
       options_(options),
       pool_(pool),
-      memory_(memory),
+      memory_(&memory),
       progress_(progress),
       total_bytes_(source.total_bytes()) {}
 
@@ -75,7 +75,7 @@ void Loader::packed_matrix(const TensorRequest& request, ops::Matrix& out) {
   ops::WeightMemory temporary;
   const Result<ops::Matrix> prepared =
       ops::Matrix::prepare_packed(packed->words, packed->scales, options_.isa,
-                                  options_.dequantise ? temporary : memory_, pool_);
+                                  options_.dequantise ? temporary : *memory_, pool_);
   const Result<ops::Matrix> wanted =
       prepared.ok() && options_.dequantise ? dequantised(*prepared) : prepared;
   if (!wanted.ok()) {
@@ -149,7 +149,7 @@ Result<ops::Matrix> Loader::prepare(const core::TensorView& tensor) {
   ops::WeightMemory temporary;
   const bool convert = options_.dequantise && tensor.dtype != core::DType::kF32;
   const Result<ops::Matrix> prepared =
-      ops::Matrix::prepare(tensor, options_.isa, convert ? temporary : memory_, pool_);
+      ops::Matrix::prepare(tensor, options_.isa, convert ? temporary : *memory_, pool_);
   if (!prepared.ok()) {
     return Error{prepared.error().code,
                  fmt::format("'{}': {}", source_.path(), prepared.error().message)};
@@ -166,7 +166,7 @@ Result<ops::Matrix> Loader::dequantised(const ops::Matrix& matrix) {
   view.dims = 2;
   view.data = reinterpret_cast<const std::byte*>(values.data());
   view.bytes = static_cast<std::int64_t>(values.size() * sizeof(float));
-  return ops::Matrix::prepare(view, options_.isa, memory_, pool_);
+  return ops::Matrix::prepare(view, options_.isa, *memory_, pool_);
 }
 
 void Loader::finish(const core::TensorView& tensor) {

@@ -37,6 +37,9 @@ class Loader {
   }
   bool has(const std::string& name) const;
 
+  /// Where matrices go from now on; it must outlive the loader.
+  void fill(ops::WeightMemory& memory) { memory_ = &memory; }
+
   /// Any matrix type, w4a16 included.
   void matrix(const std::string& name, std::int64_t inputs, std::int64_t outputs, ops::Matrix& out);
   /// One matrix per entry of `out` from a tensor of three axes, contiguous [inputs] first; rows
@@ -64,7 +67,7 @@ class Loader {
   TensorSource& source_;
   WeightOptions options_;
   core::ThreadPool& pool_;
-  ops::WeightMemory& memory_;
+  ops::WeightMemory* memory_;
   const std::function<void(double)>& progress_;
   std::unordered_set<std::string> taken_;
   std::optional<Error> problem_;

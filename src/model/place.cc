@@ -67,10 +67,6 @@ Status check_place(const Place& place, const Config& config) {
   const std::string name = fmt::format("'{}'", config.name);
   if (config.experts.count > 0)
     return not_on_gpu(name, fmt::format("{} experts a layer", config.experts.count));
-  if (config.per_layer_input > 0)
-    return not_on_gpu(name, fmt::format("embeddings of {} in every layer", config.per_layer_input));
-  if (!std::ranges::all_of(config.layers, &Layer::owns_kv))
-    return not_on_gpu(name, "layers that read the K and V of others");
   return check_widths(place, config, name);
 }
 
@@ -107,11 +103,12 @@ std::int64_t gpu_weight_bytes(const Config& config) {
   std::int64_t weights = config.hidden * config.vocab * (config.tied ? 1 : 2);
   for (const Layer& layer : config.layers) {
     const LayerKind& kind = config.kind_of(layer);
-    const std::int64_t parts = kind.v_from_k ? 1 : 2;
+    const std::int64_t parts = !layer.owns_kv ? 0 : kind.v_from_k ? 1 : 2;
     weights +=
         config.hidden * (std::int64_t{2} * config.q_heads + parts * kind.kv_heads) * kind.head_dim +
-        3 * config.hidden * layer.intermediate;
+        config.hidden * (3 * layer.intermediate + std::int64_t{2} * config.per_layer_input);
   }
+  weights += config.hidden * config.layer_count() * config.per_layer_input;
   return 2 * weights;
 }
 

@@ -53,7 +53,8 @@ attention::Shape attention_shape(const Place& place, const Config& config, int k
 attention::DeviceFacts device_facts(const Place& place, const attention::Shape& shape,
                                     const attention::Kernel* kernel);
 
-/// Bytes of the matrices in bf16: on a GPU they take no more, whatever the file has.
+/// Bytes of the matrices in bf16: on a GPU they take no more, whatever the file has. The table of
+/// per-layer embeddings, which stays on the host, is not among them.
 std::int64_t gpu_weight_bytes(const Config& config);
 
 }  // namespace segue::model

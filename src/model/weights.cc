@@ -144,8 +144,10 @@ Result<Weights> load_weights(TensorSource& source, const Config& config,
   load_rope_factors(loader, config, weights.rope_factors);
   if (config.per_layer_input > 0) {
     const std::int64_t width = std::int64_t{config.layer_count()} * config.per_layer_input;
+    loader.fill(weights.per_layer_memory);
     loader.matrix(loader.name(Part::kPerLayerEmbedding), width, config.per_layer_vocab,
                   weights.per_layer_embedding);
+    loader.fill(weights.memory);
     loader.matrix(loader.name(Part::kPerLayerModelProjection), config.hidden, width,
                   weights.per_layer_projection);
     loader.vector(loader.name(Part::kPerLayerProjectionNorm), config.per_layer_input,

@@ -47,13 +47,14 @@ struct LayerWeights {
 
 struct Weights {
   ops::WeightMemory memory;
-  ops::Matrix embedding;              // [vocab, hidden]
-  ops::Matrix output;                 // empty: tied to the embedding
-  std::vector<float> output_norm;     // [hidden]
-  std::vector<float> rope_factors;    // divisors of the angles of kinds with rope_freqs, or empty
-  ops::Matrix per_layer_embedding;    // [vocab, layers * width]
-  ops::Matrix per_layer_projection;   // [layers * width, hidden]
-  std::vector<float> per_layer_norm;  // [width]
+  ops::Matrix embedding;               // [vocab, hidden]
+  ops::Matrix output;                  // empty: tied to the embedding
+  std::vector<float> output_norm;      // [hidden]
+  std::vector<float> rope_factors;     // divisors of the angles of kinds with rope_freqs, or empty
+  ops::WeightMemory per_layer_memory;  // of the table alone: on a GPU nothing else stays
+  ops::Matrix per_layer_embedding;     // [vocab, layers * width]
+  ops::Matrix per_layer_projection;    // [layers * width, hidden]
+  std::vector<float> per_layer_norm;   // [width]
   std::vector<LayerWeights> layers;
 
   const ops::Matrix& head() const { return output.outputs() > 0 ? output : embedding; }

@@ -54,12 +54,17 @@ __global__ void suppress_rows(const __grid_constant__ Suppress args) {
     logits[args.ids[i]] = -INFINITY;
 }
 
-/// Orders as floats do, for unsigned numbers; -infinity and NaN are 0.
+/// Larger for the larger value, then for the lower index; -infinity and NaN are last.
+__device__ __forceinline__ Pick ranked(float value, std::int64_t index) {
+  const unsigned bits = __float_as_uint(value + 0.0f);  // -0 is 0
+  unsigned above = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+  if (!(value > -INFINITY)) above = 0;
+  return static_cast<Pick>(above) << 32 | (0xffffffffu - static_cast<unsigned>(index));
+}
+
+/// The same for logits: 0 for -infinity and NaN.
 __device__ __forceinline__ Pick ordered(float logit, std::int64_t token) {
-  if (!(logit > -INFINITY)) return 0;
-  const unsigned bits = __float_as_uint(logit + 0.0f);  // -0 is 0
-  const unsigned above = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-  return static_cast<Pick>(above) << 32 | (0xffffffffu - static_cast<unsigned>(token));
+  return logit > -INFINITY ? ranked(logit, token) : 0;
 }
 
 __global__ void __launch_bounds__(kThreads) largest_of_row(const __grid_constant__ Largest args) {
@@ -81,6 +86,58 @@ __global__ void __launch_bounds__(kThreads) largest_of_row(const __grid_constant
   for (int i = 1; i < kThreads / 32; ++i) best = max(best, warps[i]);
   atomicMax(reinterpret_cast<unsigned long long*>(args.picks + blockIdx.y),
             static_cast<unsigned long long>(best));
+}
+
+/// A thread has a centroid and counts those before it: its place among the best. Floor: 2,048
+/// scores are read from the first-level cache 2,048 times, over as many threads, some 5 µs at any
+/// number of rows that drafts have; a sort would be a dozen dependent launches or barriers more.
+__global__ void __launch_bounds__(kThreads)
+    rank_centroids(const __grid_constant__ CentroidHead args) {
+  begin();
+  const int mine = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (mine >= args.centroids) return;
+  const float* const scores = args.scores + blockIdx.y * static_cast<std::int64_t>(args.centroids);
+  const Pick own = ranked(scores[mine], mine);
+  int before = 0;
+#pragma unroll 8
+  for (int i = 0; i < args.centroids; ++i) before += ranked(scores[i], i) > own ? 1 : 0;
+  if (before < args.top)
+    args.chosen[blockIdx.y * static_cast<std::int64_t>(args.top) + before] = mine;
+}
+
+__global__ void __launch_bounds__(kThreads) no_logits(float* logits, std::int64_t count) {
+  begin();
+  const std::int64_t i = blockIdx.x * std::int64_t{kThreads} + threadIdx.x;
+  if (i < count) logits[i] = -INFINITY;
+}
+
+/// A warp has a token of a chosen centroid: a dot product of its row of the head. Floor: 2 bytes an
+/// element of those rows, 2 MB for 32 centroids of 128 tokens and 256 elements; half of every 64
+/// bytes belongs to another row of the tile, so twice that is read.
+__global__ void __launch_bounds__(kThreads)
+    centroid_logits(const __grid_constant__ CentroidHead args, const std::uint16_t* head,
+                    int hidden) {
+  begin();
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int64_t each = args.vocab / args.centroids;
+  const std::int64_t warp = (blockIdx.x * std::int64_t{kThreads} + threadIdx.x) / 32;
+  if (warp >= args.top * each) return;
+  const std::int64_t row = blockIdx.y;
+  const std::int64_t centroid = args.chosen[row * args.top + warp / each];
+  const std::int32_t token = args.ordering[centroid * each + warp % each];
+  const std::uint16_t* const x = args.x + row * hidden;
+  float sum = 0;
+  for (int i = 2 * lane; i < hidden; i += 64) {  // two inputs lie together
+    const std::int64_t at = packed_index(hidden / kInputBlock, token, i);
+    const float2 w = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(head + at));
+    const float2 v = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(x + i));
+    sum += w.x * v.x;
+    sum += w.y * v.y;
+  }
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2)
+    sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+  if (lane == 0) args.logits[row * args.vocab + token] = sum;
 }
 
 template <class... Parameters>
@@ -119,6 +176,18 @@ void largest(const Largest& args, const device::Stream& stream) {
   launch(largest_of_row,
          dim3(blocks_for(args.vocab, kLogitsOfBlock), static_cast<unsigned>(args.rows)), stream,
          args);
+}
+
+void centroid_head(const CentroidHead& args, const device::Stream& stream) {
+  CHECK(args.rows < 65536 && args.top <= args.centroids && args.vocab % args.centroids == 0);
+  if (args.rows == 0) return;
+  const auto rows = static_cast<unsigned>(args.rows);
+  const std::int64_t logits = args.rows * args.vocab;
+  launch(rank_centroids, dim3(blocks_for(args.centroids, kThreads), rows), stream, args);
+  launch(no_logits, dim3(blocks_for(logits, kThreads)), stream, args.logits, logits);
+  const std::int64_t tokens = args.top * (args.vocab / args.centroids);
+  launch(centroid_logits, dim3(blocks_for(tokens, kThreads / 32), rows), stream, args,
+         args.head->elements(), static_cast<int>(args.head->inputs()));
 }
 
 }  // namespace segue::ops::cuda

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What drafting on a GPU needs besides rows.h: the tokens of a chain of drafts never leave it. A
-// draft picks the likeliest token, and the next one takes that token's embedding. All pointers are
-// device memory.
+// draft picks the likeliest token, of all or of those of the best centroids, and the next one takes
+// that token's embedding. All pointers are device memory.
 #pragma once
 
 #include <cstdint>
@@ -50,5 +50,22 @@ struct Largest {
   std::int64_t vocab = 0;
 };
 void largest(const Largest& args, const device::Stream& stream);
+
+/// A head that looks at the tokens of the best centroids only: logits of those are sums over the
+/// head's rows, those of all others -infinity. Scores have one order: larger first, then the lower
+/// index, NaN last.
+struct CentroidHead {
+  const Matrix* head = nullptr;            // [vocab, hidden], kBf16
+  const std::uint16_t* x = nullptr;        // [rows, hidden] bf16
+  const float* scores = nullptr;           // [rows, centroids]
+  const std::int32_t* ordering = nullptr;  // [centroids, vocab / centroids] every id once
+  std::int32_t* chosen = nullptr;          // [rows, top]
+  float* logits = nullptr;                 // [rows, vocab]
+  std::int64_t rows = 0;
+  std::int64_t vocab = 0;
+  int centroids = 0;
+  int top = 0;
+};
+void centroid_head(const CentroidHead& args, const device::Stream& stream);
 
 }  // namespace segue::ops::cuda

@@ -16,11 +16,11 @@ namespace {
 
 constexpr std::size_t kPieceBytes = std::size_t{32} << 20;
 
-/// One tile of outputs: rows [first, first + 16) of `part`; rows past its end are zero.
+/// One tile of outputs: rows [first, first + 16) of `part`; rows past its end are zero, and inputs.
 void pack_tile(const ops::Matrix& part, std::int64_t first, std::vector<float>& row,
                std::uint16_t* out /*[inputs / 32, 512]*/) {
-  const std::int64_t blocks = part.inputs() / kInputBlock;
-  row.resize(static_cast<std::size_t>(part.inputs()));
+  const std::int64_t blocks = in_blocks(part.inputs()) / kInputBlock;
+  row.assign(static_cast<std::size_t>(blocks * kInputBlock), 0.0f);
   for (std::int64_t o = 0; o < kTileOutputs; ++o) {
     if (first + o < part.outputs()) {
       part.dequantize_row(first + o, row.data());
@@ -91,7 +91,7 @@ struct Target {
 void send_part(const ops::Matrix& part, Form form, Target& to, core::ThreadPool& pool,
                const device::Stream& stream) {
   const bool levels = form == Form::kFourBit;
-  const auto elements = static_cast<std::size_t>(kTileOutputs * part.inputs());
+  const auto elements = static_cast<std::size_t>(kTileOutputs * in_blocks(part.inputs()));
   const std::size_t weight_bytes = levels ? elements / 2 : elements * 2;  // of a tile
   const std::size_t scale_bytes = levels ? elements / kInputBlock * 2 : 0;
   const auto most = static_cast<std::int64_t>(std::max<std::size_t>(1, kPieceBytes / weight_bytes));
@@ -131,7 +131,7 @@ Form form_of(std::span<const ops::Matrix* const> parts) {
 }
 
 std::int64_t bytes_of(Form form, std::int64_t outputs, std::int64_t inputs) {
-  const std::int64_t elements = tiles_of(outputs) * kTileOutputs * inputs;
+  const std::int64_t elements = tiles_of(outputs) * kTileOutputs * in_blocks(inputs);
   return form == Form::kBf16 ? elements * 2 : elements / 2 + elements / kInputBlock * 2;
 }
 
@@ -141,10 +141,9 @@ Matrix Matrix::upload(std::span<const ops::Matrix* const> parts, Form form, core
   Matrix matrix;
   matrix.form_ = form;
   matrix.bf16_scales_ = parts.front()->dtype() == core::DType::kW4_BF16;
-  matrix.inputs_ = parts.front()->inputs();
-  CHECK(matrix.inputs_ % kInputBlock == 0);
+  matrix.inputs_ = in_blocks(parts.front()->inputs());
   for (const ops::Matrix* part : parts) {
-    CHECK(part->inputs() == matrix.inputs_);
+    CHECK(part->inputs() == parts.front()->inputs());
     CHECK(part == parts.back() || part->outputs() % kTileOutputs == 0);
     matrix.outputs_ += part->outputs();
   }

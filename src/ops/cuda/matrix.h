@@ -23,7 +23,11 @@
 namespace segue::ops::cuda {
 
 inline constexpr int kTileOutputs = 16;
-inline constexpr int kInputBlock = 32;  // inputs of a matrix are whole blocks
+inline constexpr int kInputBlock = 32;  // inputs of a matrix are whole blocks, zeros behind them
+
+constexpr std::int64_t in_blocks(std::int64_t inputs) {
+  return (inputs + kInputBlock - 1) / kInputBlock * kInputBlock;
+}
 
 /// Where (output, input) lies in a matrix of `blocks` = inputs / 32.
 constexpr std::int64_t packed_index(std::int64_t blocks, std::int64_t output, std::int64_t input) {
@@ -49,13 +53,13 @@ class Matrix {
  public:
   Matrix() = default;  // empty: outputs() == 0
 
-  /// Uploads in a form that the parts have. They have the same inputs, a multiple of 32; all but
-  /// the last a multiple of 16 outputs (CHECK). Returns when the copy is done.
+  /// Uploads in a form that the parts have. They have the same inputs; all but the last a multiple
+  /// of 16 outputs (CHECK). Returns when the copy is done.
   static Matrix upload(std::span<const ops::Matrix* const> parts, Form form, core::ThreadPool& pool,
                        const device::Stream& stream);
 
   std::int64_t outputs() const { return outputs_; }
-  std::int64_t inputs() const { return inputs_; }
+  std::int64_t inputs() const { return inputs_; }  // a multiple of 32: in_blocks() of the parts'
   std::int64_t bytes() const { return static_cast<std::int64_t>(data_.bytes()); }
   Form form() const { return form_; }
   const void* weights() const { return data_.as<>(); }

@@ -6,9 +6,11 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -248,6 +250,33 @@ TEST_F(CudaOps, ProductsOfFourBitWeightsAreToo) {
   }
 }
 
+/// Inputs that are no whole block: zeros stand behind them.
+TEST_F(CudaOps, InputsBehindTheLastHaveNoWeight) {
+  constexpr std::int64_t kInputs = 16, kOutputs = 48, kRows = 3;
+  const std::vector<std::uint16_t> w = bf16_of(normals(kInputs * kOutputs, 1));
+  const Matrix matrix = upload(w, kInputs, {kOutputs});
+  ASSERT_EQ(matrix.inputs(), kInputBlock);
+  const std::vector<std::uint16_t> x = bf16_of(normals(kInputBlock * kRows, 2));
+  const std::vector<float> found = multiply(matrix, x, kRows);
+  std::vector<double> expected, bounds;
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    for (std::int64_t output = 0; output < kOutputs; ++output) {
+      double sum = 0, absolute = 0;
+      for (std::int64_t i = 0; i < kInputs; ++i) {
+        const double term =
+            static_cast<double>(from_bf16(w[static_cast<std::size_t>(output * kInputs + i)])) *
+            static_cast<double>(from_bf16(x[static_cast<std::size_t>(row * kInputBlock + i)]));
+        sum += term;
+        absolute += std::fabs(term);
+      }
+      expected.push_back(sum);
+      bounds.push_back(core::summation_bound(kInputBlock, absolute));
+    }
+  }
+  const core::Verdict verdict = core::within_bounds(found, expected, bounds);
+  EXPECT_TRUE(verdict.ok) << verdict.message;
+}
+
 /// The norm of one row in double.
 std::vector<double> norm_of(const std::vector<double>& row, const float* weight, double eps) {
   double squares = 0;
@@ -322,6 +351,72 @@ TEST_F(CudaOps, ResidualsAndNormsAreWithinRoundingOfDouble) {
       EXPECT_TRUE(out.ok) << width << ": " << out.message;
       buffers_.clear();
     }
+  }
+}
+
+TEST_F(CudaOps, WithoutANormARowIsRoundedAsItIs) {
+  constexpr std::int64_t kRows = 3, kWidth = 96;
+  const std::vector<float> x = normals(kRows * kWidth, 3);
+  AddNorm args;
+  args.x = send(x);
+  args.out = poisoned<std::uint16_t>(kRows * kWidth);
+  args.rows = kRows;
+  args.width = kWidth;
+  add_norm(args, stream());
+  const core::Verdict verdict = core::exact(fetch(args.out, kRows * kWidth), bf16_of(x));
+  EXPECT_TRUE(verdict.ok) << verdict.message;
+}
+
+TEST_F(CudaOps, WhatLayersAddIsWithinRoundingOfDoubleAndARowHasItsBits) {
+  constexpr std::int64_t kRows = 5;
+  constexpr double kEps = 1e-6f;
+  for (const auto& [layers, width] : {std::pair{5, 16}, {1, 33}, {35, 256}}) {
+    const std::int64_t total = std::int64_t{layers} * width;
+    const std::vector<float> projected = normals(kRows * total, 3, 7.0f), norm = normals(width, 4);
+    const std::vector<std::uint16_t> tokens = bf16_of(normals(kRows * total, 5));
+    const auto run = [&, layers = layers, width = width](std::int64_t first, std::int64_t rows) {
+      PerLayer args;
+      args.tokens = send(tokens) + first * total;
+      float* const x = poisoned<float>(rows * total);
+      device::copy_to_device(x, projected.data() + first * total,
+                             static_cast<std::size_t>(rows * total) * sizeof(float), stream());
+      args.projected = x;
+      args.norm = send(norm);
+      args.token_scale = 16.0f;
+      args.projected_scale = 0.03f;
+      args.rows = rows;
+      args.layers = layers;
+      args.width = width;
+      per_layer(args, stream());
+      return fetch(x, rows * total);
+    };
+    const std::vector<float> found = run(0, kRows);
+    std::vector<double> expected, bounds;
+    for (std::int64_t part = 0; part < kRows * layers; ++part) {
+      std::vector<double> row;
+      for (std::int64_t i = 0; i < width; ++i) {
+        row.push_back(static_cast<double>(0.03f) *
+                      static_cast<double>(projected[static_cast<std::size_t>(part * width + i)]));
+      }
+      const std::vector<double> normed = norm_of(row, norm.data(), kEps);
+      for (std::int64_t i = 0; i < width; ++i) {
+        const double token =
+            16.0 *
+            static_cast<double>(from_bf16(tokens[static_cast<std::size_t>(part * width + i)]));
+        const double one = normed[static_cast<std::size_t>(i)];
+        expected.push_back((token + one) * std::sqrt(0.5));
+        bounds.push_back(core::summation_bound(width / 2 + 8, std::fabs(token) + std::fabs(one)));
+      }
+    }
+    const core::Verdict verdict = core::within_bounds(found, expected, bounds);
+    EXPECT_TRUE(verdict.ok) << layers << " layers of " << width << ": " << verdict.message;
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      const core::Verdict alone = core::exact(
+          run(row, 1),
+          std::vector<float>(found.begin() + row * total, found.begin() + (row + 1) * total));
+      EXPECT_TRUE(alone.ok) << row << ": " << alone.message;
+    }
+    buffers_.clear();
   }
 }
 
@@ -438,7 +533,8 @@ TEST_F(CudaOps, GatesAndSoftcapAreWithinRoundingOfDouble) {
   const std::vector<float> both = normals(kRows * 2 * kWidth, 10, 4.0f);
   for (const bool gelu : {false, true}) {
     std::uint16_t* const out = poisoned<std::uint16_t>(kRows * kWidth);
-    gate({send(both), gelu, out, kRows, kWidth}, stream());
+    const float* const rows = send(both);
+    gate({rows, 2 * kWidth, rows + kWidth, 2 * kWidth, gelu, out, kRows, kWidth}, stream());
     const std::vector<float> found = floats_of(fetch(out, kRows * kWidth));
     std::vector<double> expected, bounds;
     for (std::int64_t row = 0; row < kRows; ++row) {
@@ -581,6 +677,113 @@ TEST_F(CudaOps, TheLargestLogitThatIsNotSuppressedIsPickedAndOfEqualsTheLowestId
       }
       buffers_.clear();
     }
+  }
+}
+
+/// A width of no whole block has zeros behind it; gate and up from apart.
+TEST_F(CudaOps, AGateFillsItsLastBlockWithZeros) {
+  constexpr std::int64_t kRows = 3, kWidth = 16, kUpStride = 80;
+  const std::vector<float> gates = normals(kRows * kWidth, 10),
+                           ups = normals(kRows * kUpStride, 11);
+  std::uint16_t* const out = poisoned<std::uint16_t>(kRows * kInputBlock);
+  gate({send(gates), kWidth, send(ups) + kWidth, kUpStride, true, out, kRows, kWidth}, stream());
+  const std::vector<float> found = floats_of(fetch(out, kRows * kInputBlock));
+  std::vector<double> expected, bounds;
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    for (std::int64_t i = 0; i < kInputBlock; ++i) {
+      if (i >= kWidth) {
+        expected.push_back(0);
+        bounds.push_back(0);
+        continue;
+      }
+      const double x = static_cast<double>(gates[static_cast<std::size_t>(row * kWidth + i)]);
+      const double up =
+          static_cast<double>(ups[static_cast<std::size_t>(row * kUpStride + kWidth + i)]);
+      const double z = 2 * 0.7978845608028654 * (x + 0.044715 * x * x * x);
+      const double value = x / (1 + std::exp(-z)) * up;
+      expected.push_back(value);
+      bounds.push_back(bf16_bound(8, value) + core::function_bound(8, std::fabs(z), value));
+    }
+  }
+  const core::Verdict verdict = core::within_bounds(found, expected, bounds);
+  EXPECT_TRUE(verdict.ok) << verdict.message;
+}
+
+/// Ties, NaN and -infinity among the scores; more centroids than a block has threads, and fewer
+/// than a warp.
+TEST_F(CudaOps, ACentroidHeadLooksAtTheTokensOfTheBestAndARowHasItsBits) {
+  struct Case {
+    int centroids, top;
+    std::int64_t each, hidden;
+  };
+  for (const Case& c : {Case{16, 3, 10, 32}, Case{513, 32, 4, 96}, Case{5, 5, 7, 64}}) {
+    constexpr std::int64_t kRows = 4;
+    const std::int64_t vocab = c.centroids * c.each;
+    const std::vector<std::uint16_t> w = bf16_of(normals(vocab * c.hidden, 1));
+    const std::vector<std::uint16_t> x = bf16_of(normals(kRows * c.hidden, 2));
+    std::vector<float> scores = normals(kRows * c.centroids, 3);
+    for (std::size_t i = 0; i < scores.size(); i += 3) scores[i] = std::round(scores[i]);  // ties
+    for (int i = 0; i < c.centroids; ++i)
+      scores[static_cast<std::size_t>(c.centroids + i)] = 1.0f;  // all of the second row
+    scores[static_cast<std::size_t>(2 * c.centroids)] = std::numeric_limits<float>::quiet_NaN();
+    scores[static_cast<std::size_t>(2 * c.centroids + 1)] = -std::numeric_limits<float>::infinity();
+    std::vector<std::int32_t> ordering(static_cast<std::size_t>(vocab));
+    std::iota(ordering.begin(), ordering.end(), 0);
+    std::shuffle(ordering.begin(), ordering.end(), std::mt19937_64(7));
+    const Matrix head = upload(w, c.hidden, {vocab});
+    const auto run = [&](std::int64_t first, std::int64_t rows) {
+      CentroidHead args;
+      args.head = &head;
+      args.x = send(x) + first * c.hidden;
+      args.scores = send(scores) + first * c.centroids;
+      args.ordering = send(ordering);
+      args.chosen = poisoned<std::int32_t>(rows * c.top);
+      args.logits = poisoned<float>(rows * vocab);
+      args.rows = rows;
+      args.vocab = vocab;
+      args.centroids = c.centroids;
+      args.top = c.top;
+      centroid_head(args, stream());
+      fetch(args.chosen, rows * c.top);  // its guard
+      return fetch(args.logits, rows * vocab);
+    };
+    const std::vector<float> found = run(0, kRows);
+    std::vector<double> expected(found.size(), -HUGE_VAL), bounds(found.size(), 0.0);
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      std::vector<std::int64_t> best(static_cast<std::size_t>(c.centroids));
+      std::iota(best.begin(), best.end(), 0);
+      const auto score = [&](std::int64_t i) {
+        const float value = scores[static_cast<std::size_t>(row * c.centroids + i)];
+        return std::isnan(value) ? -std::numeric_limits<float>::infinity() : value;
+      };
+      std::ranges::stable_sort(best, [&](auto a, auto b) { return score(a) > score(b); });
+      for (int i = 0; i < c.top; ++i) {
+        for (std::int64_t j = 0; j < c.each; ++j) {
+          const std::int64_t token =
+              ordering[static_cast<std::size_t>(best[static_cast<std::size_t>(i)] * c.each + j)];
+          double sum = 0, absolute = 0;
+          for (std::int64_t d = 0; d < c.hidden; ++d) {
+            const double term =
+                static_cast<double>(from_bf16(w[static_cast<std::size_t>(token * c.hidden + d)])) *
+                static_cast<double>(from_bf16(x[static_cast<std::size_t>(row * c.hidden + d)]));
+            sum += term;
+            absolute += std::fabs(term);
+          }
+          expected[static_cast<std::size_t>(row * vocab + token)] = sum;
+          bounds[static_cast<std::size_t>(row * vocab + token)] =
+              core::summation_bound(c.hidden, absolute);
+        }
+      }
+    }
+    const core::Verdict verdict = core::within_bounds(found, expected, bounds);
+    EXPECT_TRUE(verdict.ok) << c.centroids << " centroids: " << verdict.message;
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      const core::Verdict alone = core::exact(
+          run(row, 1),
+          std::vector<float>(found.begin() + row * vocab, found.begin() + (row + 1) * vocab));
+      EXPECT_TRUE(alone.ok) << row << ": " << alone.message;
+    }
+    buffers_.clear();
   }
 }
 

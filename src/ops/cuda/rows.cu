@@ -115,8 +115,8 @@ __global__ void __launch_bounds__(kRowThreads) add_norm_row(const __grid_constan
     }
     x.store(args.x + at, vectors);
   }
-  if (args.norm == nullptr) return;
-  x.norm(args.norm, args.eps, vectors, warps);
+  if (args.out == nullptr) return;
+  if (args.norm != nullptr) x.norm(args.norm, args.eps, vectors, warps);
   x.store_bf16(args.out + at, vectors);
 }
 
@@ -217,13 +217,42 @@ __device__ __forceinline__ float logistic_times(float x, float z) { return x / (
 __global__ void gate_rows(const __grid_constant__ Gate args) {
   begin();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= args.width) return;
+  const std::int64_t stride = in_blocks(args.width);
+  if (i >= stride) return;
   const std::int64_t row = blockIdx.y;
-  const float x = args.gate_up[row * 2 * args.width + i];
-  const float up = args.gate_up[(row * 2 + 1) * args.width + i];
+  if (i >= args.width) {
+    args.out[row * stride + i] = 0;
+    return;
+  }
+  const float x = args.gate[row * args.gate_stride + i];
+  const float up = args.up[row * args.up_stride + i];
   // 0.5 x (1 + tanh(u)) = x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3).
   const float z = args.gelu ? 1.59576912f * (x + 0.044715f * x * x * x) : x;
-  args.out[row * args.width + i] = bf16_of(logistic_times(x, z) * up);
+  args.out[row * stride + i] = bf16_of(logistic_times(x, z) * up);
+}
+
+/// A warp has the part of one layer. Floor: 10 bytes an element, a few hundred kilobytes a row,
+/// most of which the projection has just left in the second-level cache; bound by its launch.
+__global__ void __launch_bounds__(32 * kHeadWarps)
+    per_layer_rows(const __grid_constant__ PerLayer args) {
+  begin();
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int layer = static_cast<int>(blockIdx.x) * kHeadWarps + warp;
+  if (layer >= args.layers) return;
+  const std::int64_t at =
+      (blockIdx.y * static_cast<std::int64_t>(args.layers) + layer) * args.width;
+  float* const x = args.projected + at;
+  float squares = 0;
+  for (int i = lane; i < args.width; i += 32) {
+    const float value = x[i] * args.projected_scale;
+    squares += value * value;
+  }
+  const float mean = warp_sum(squares) / static_cast<float>(args.width);
+  const float inverse = args.projected_scale / sqrtf(mean + args.eps);
+  for (int i = lane; i < args.width; i += 32) {
+    const float token = __bfloat162float(__ushort_as_bfloat16(args.tokens[at + i]));
+    x[i] = (token * args.token_scale + x[i] * inverse * args.norm[i]) * 0.70710678f;
+  }
 }
 
 __global__ void softcap_all(float* x, float cap, std::int64_t count) {
@@ -304,8 +333,16 @@ void heads(const Heads& args, const device::Stream& stream) {
 void gate(const Gate& args, const device::Stream& stream) {
   CHECK(args.rows < 65536);
   if (args.rows == 0) return;
-  const dim3 grid(blocks_for(args.width), static_cast<unsigned>(args.rows));
+  const dim3 grid(blocks_for(in_blocks(args.width)), static_cast<unsigned>(args.rows));
   launch(gate_rows, grid, kThreads, stream, args);
+}
+
+void per_layer(const PerLayer& args, const device::Stream& stream) {
+  CHECK(args.rows < 65536);
+  if (args.rows == 0) return;
+  const dim3 grid(static_cast<unsigned>((args.layers + kHeadWarps - 1) / kHeadWarps),
+                  static_cast<unsigned>(args.rows));
+  launch(per_layer_rows, grid, 32 * kHeadWarps, stream, args);
 }
 
 void block_maxima(const Maxima& args, const device::Stream& stream) {

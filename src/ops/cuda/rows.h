@@ -33,8 +33,8 @@ struct AddNorm {
   const float* branch = nullptr;     // [rows, width], or null: x stays
   const float* post_norm = nullptr;  // [width], or null: the branch is added as it is
   float scale = 1.0f;                // with a branch only
-  const float* norm = nullptr;       // [width], or null: no `out`
-  std::uint16_t* out = nullptr;      // [rows, width] bf16
+  const float* norm = nullptr;       // [width], or null: `out` is x
+  std::uint16_t* out = nullptr;      // [rows, width] bf16, or null
   float eps = 1e-6f;
   std::int64_t rows = 0;
   std::int64_t width = 0;  // a multiple of 4, at most kMaxWidth
@@ -84,13 +84,31 @@ void heads(const Heads& args, const device::Stream& stream);
 
 /// out = activation(gate) * up.
 struct Gate {
-  const float* gate_up = nullptr;  // [rows, 2 * width], the gates of a row first
-  bool gelu = false;               // gelu in its tanh form; otherwise silu
-  std::uint16_t* out = nullptr;    // [rows, width] bf16
+  const float* gate = nullptr;  // [rows, width], rows gate_stride apart
+  std::int64_t gate_stride = 0;
+  const float* up = nullptr;  // [rows, width], rows up_stride apart
+  std::int64_t up_stride = 0;
+  bool gelu = false;             // gelu in its tanh form; otherwise silu
+  std::uint16_t* out = nullptr;  // [rows, in_blocks(width)] bf16, zeros behind the width
   std::int64_t rows = 0;
   std::int64_t width = 0;
 };
 void gate(const Gate& args, const device::Stream& stream);
+
+/// What every layer adds of its embedding, from the part of the token and the projection of the
+/// first layer's input: (token * token_scale + norm(projected * projected_scale)) / sqrt(2).
+struct PerLayer {
+  const std::uint16_t* tokens = nullptr;  // [rows, layers, width] bf16
+  float* projected = nullptr;             // [rows, layers, width], and the result
+  const float* norm = nullptr;            // [width]
+  float token_scale = 1.0f;
+  float projected_scale = 1.0f;
+  float eps = 1e-6f;
+  std::int64_t rows = 0;
+  int layers = 0;
+  int width = 0;
+};
+void per_layer(const PerLayer& args, const device::Stream& stream);
 
 /// x = cap * tanh(x / cap).
 void softcap(float* x, float cap, std::int64_t count, const device::Stream& stream);
