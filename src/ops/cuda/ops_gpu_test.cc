@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPU's operators against double, and a row's bits against the same row among others. Buffers
-// are NaN before every call, with guard elements behind them.
+// The GPU's operators against double, and a row's bits against the same row among others.
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <limits>
-#include <numeric>
-#include <optional>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,154 +16,10 @@
 #include "kv/sizing.h"
 #include "kv/storage.h"
 #include "kv/write.h"
-#include "ops/cuda/draft.h"
+#include "ops/cuda/gpu_fixture.h"
 #include "ops/cuda/rows.h"
 
 namespace segue::ops::cuda {
-namespace {
-
-constexpr std::size_t kGuard = 64;  // elements behind every output
-
-float from_bf16(std::uint16_t bits) { return core::bf16_to_f32(bits); }
-
-std::vector<float> normals(std::int64_t count, std::uint64_t seed, float scale = 1.0f) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal(0.0f, scale);
-  std::vector<float> out(static_cast<std::size_t>(count));
-  for (float& value : out) value = normal(random);
-  return out;
-}
-
-std::vector<std::uint16_t> bf16_of(const std::vector<float>& values) {
-  std::vector<std::uint16_t> out;
-  for (const float value : values) out.push_back(core::f32_to_bf16(value));
-  return out;
-}
-
-class CudaOps : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const Result<device::GpuFacts> gpu = device::gpu_facts();
-    if (!gpu.ok()) GTEST_SKIP() << gpu.error().message;
-    multiprocessors_ = gpu->multiprocessors;
-    stream_ = device::Stream();
-  }
-
-  template <class T>
-  T* send(const std::vector<T>& values) {
-    device::Buffer& buffer = buffers_.emplace_back(values.size() * sizeof(T));
-    device::copy_to_device(buffer.as<>(), values.data(), buffer.bytes(), stream());
-    stream().synchronize();
-    return buffer.as<T>();
-  }
-  template <class T>
-  T* poisoned(std::int64_t count) {
-    device::Buffer& buffer =
-        buffers_.emplace_back((static_cast<std::size_t>(count) + kGuard) * sizeof(T));
-    device::fill_bytes(buffer.as<>(), 0xff, buffer.bytes(), stream());
-    return buffer.as<T>();
-  }
-  /// What poisoned() of that size has now; its guard must be untouched.
-  template <class T>
-  std::vector<T> fetch(const T* from, std::int64_t count) {
-    std::vector<T> out(static_cast<std::size_t>(count) + kGuard);
-    device::copy_to_host(out.data(), from, out.size() * sizeof(T), stream());
-    stream().synchronize();
-    for (std::size_t i = static_cast<std::size_t>(count); i < out.size(); ++i) {
-      std::array<unsigned char, sizeof(T)> bytes;
-      std::memcpy(bytes.data(), &out[i], sizeof(T));
-      for (const unsigned char byte : bytes) EXPECT_EQ(byte, 0xff) << "wrote past the end";
-    }
-    out.resize(static_cast<std::size_t>(count));
-    return out;
-  }
-  const device::Stream& stream() const { return *stream_; }
-
-  /// A bf16 matrix on the device; the parts' outputs side by side.
-  Matrix upload(const std::vector<std::uint16_t>& values, std::int64_t inputs,
-                std::vector<std::int64_t> outputs) {
-    std::vector<ops::Matrix> parts;
-    std::vector<const ops::Matrix*> places;
-    const std::uint16_t* at = values.data();
-    for (const std::int64_t count : outputs) {
-      core::TensorView view;
-      view.dtype = core::DType::kBF16;
-      view.dims = 2;
-      view.shape = {inputs, count, 1, 1};
-      view.data = reinterpret_cast<const std::byte*>(at);
-      view.bytes = inputs * count * 2;
-      parts.push_back(ops::Matrix::prepare(view, core::best_isa(), memory_, pool_).value());
-      at += inputs * count;
-    }
-    for (const ops::Matrix& part : parts) places.push_back(&part);
-    return Matrix::upload(places, Form::kBf16, pool_, stream());
-  }
-
-  struct Levels {
-    Matrix matrix;
-    std::vector<float> weights;  // [outputs, inputs]
-  };
-  /// Random levels and scales: Q4_0 or W4_BF16.
-  Levels upload_levels(core::DType dtype, std::int64_t inputs, std::vector<std::int64_t> outputs) {
-    std::mt19937_64 random(5);
-    std::normal_distribution<float> normal(0.0f, 0.02f);
-    Levels out;
-    std::vector<ops::Matrix> parts;
-    std::vector<const ops::Matrix*> places;
-    for (const std::int64_t count : outputs) {
-      std::vector<std::uint32_t> words(static_cast<std::size_t>(inputs * count / 8));
-      for (std::uint32_t& word : words) word = static_cast<std::uint32_t>(random());
-      std::vector<std::uint16_t> scales(static_cast<std::size_t>(inputs * count / 32));
-      const bool bf16 = dtype == core::DType::kW4_BF16;
-      for (std::uint16_t& scale : scales) {
-        const float value = normal(random);
-        scale = bf16 ? core::f32_to_bf16(value) : core::f32_to_f16(value);
-      }
-      core::TensorView word_view, scale_view;
-      word_view.dtype = core::DType::kI32;
-      word_view.dims = scale_view.dims = 2;
-      word_view.shape = {inputs / 8, count, 1, 1};
-      word_view.data = reinterpret_cast<const std::byte*>(words.data());
-      word_view.bytes = std::ssize(words) * 4;
-      scale_view.dtype = bf16 ? core::DType::kBF16 : core::DType::kF16;
-      scale_view.shape = {inputs / 32, count, 1, 1};
-      scale_view.data = reinterpret_cast<const std::byte*>(scales.data());
-      scale_view.bytes = std::ssize(scales) * 2;
-      parts.push_back(
-          ops::Matrix::prepare_packed(word_view, scale_view, core::best_isa(), memory_, pool_)
-              .value());
-      EXPECT_EQ(parts.back().dtype(), dtype);
-    }
-    std::vector<float> row(static_cast<std::size_t>(inputs));
-    for (const ops::Matrix& part : parts) {
-      places.push_back(&part);
-      for (std::int64_t output = 0; output < part.outputs(); ++output) {
-        part.dequantize_row(output, row.data());
-        out.weights.insert(out.weights.end(), row.begin(), row.end());
-      }
-    }
-    EXPECT_EQ(form_of(places), Form::kFourBit);
-    out.matrix = Matrix::upload(places, form_of(places), pool_, stream());
-    EXPECT_EQ(out.matrix.bytes(), bytes_of(Form::kFourBit, out.matrix.outputs(), inputs));
-    return out;
-  }
-  std::vector<float> multiply(const Matrix& w, const std::vector<std::uint16_t>& x,
-                              std::int64_t rows, int width = 0) {
-    float* const y = poisoned<float>(rows * w.outputs());
-    product({&w, send(x), y, rows, true, width}, multiprocessors_, stream());
-    std::vector<float> out = fetch(y, rows * w.outputs());
-    buffers_.clear();
-    return out;
-  }
-
-  void check_product(const Matrix& matrix, const std::vector<float>& w, const std::string& what);
-
-  int multiprocessors_ = 0;
-  std::optional<device::Stream> stream_;
-  std::vector<device::Buffer> buffers_;
-  core::ThreadPool pool_{2};
-  WeightMemory memory_;
-};
 
 /// `w` has the weights of `matrix`: some outputs of some rows against double, and every row's bits
 /// among others and with every width of a block.
@@ -215,6 +66,8 @@ void CudaOps::check_product(const Matrix& matrix, const std::vector<float>& w,
     }
   }
 }
+
+namespace {
 
 /// One tile and less than one, runs without blocks, all block widths of a machine of 132
 /// multiprocessors, several parts.
@@ -614,72 +467,6 @@ TEST_F(CudaOps, EmbeddingsAreTheRowsOfTheTable) {
   EXPECT_TRUE(verdict.ok) << verdict.message;
 }
 
-TEST_F(CudaOps, ADraftTakesTheEmbeddingOfThePickedTokenBesideTheHiddenRow) {
-  constexpr std::int64_t kHidden = 96, kVocab = 37;
-  const std::vector<std::uint16_t> table = bf16_of(normals(kHidden * kVocab, 12));
-  const Matrix matrix = upload(table, kHidden, {kVocab});
-  const std::vector<std::int32_t> tokens{36, 0, 17};
-  // As largest() leaves them, as the host makes them, and where there was no logit: token 0.
-  const std::vector<Pick> picks{pick_of(36) | Pick{0xc1234567} << 32, 0, pick_of(17)};
-  const std::vector<float> hidden = normals(3 * kHidden, 13);
-  std::uint16_t* const out = poisoned<std::uint16_t>(3 * 2 * kHidden);
-  draft_input({&matrix, send(picks), 3.0f, send(hidden), out, 3}, stream());
-  std::vector<std::uint16_t> expected;
-  for (std::size_t row = 0; row < tokens.size(); ++row) {
-    for (std::int64_t i = 0; i < kHidden; ++i) {
-      const float weight = from_bf16(table[static_cast<std::size_t>(tokens[row] * kHidden + i)]);
-      expected.push_back(core::f32_to_bf16(3.0f * weight));
-    }
-    for (std::size_t i = 0; i < kHidden; ++i)
-      expected.push_back(core::f32_to_bf16(hidden[row * kHidden + i]));
-  }
-  EXPECT_EQ(fetch(out, 3 * 2 * kHidden), expected);
-}
-
-TEST_F(CudaOps, TheLargestLogitThatIsNotSuppressedIsPickedAndOfEqualsTheLowestId) {
-  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  for (const std::int64_t vocab : {1, 31, 4096, 4097, 50001, 262144}) {
-    std::vector<std::vector<float>> rows;
-    for (std::uint64_t row = 0; row < 4; ++row) rows.push_back(normals(vocab, 40 + row));
-    for (std::int64_t i = 1; i < vocab; i += 3) rows[1][static_cast<std::size_t>(i)] = kNan;
-    rows[2].assign(static_cast<std::size_t>(vocab), -kInfinity);
-    for (float& logit : rows[3]) logit = logit > 0 ? 0.0f : -0.0f;  // equal, all of them
-    rows.push_back(rows[0]);
-    for (float& logit : rows[4]) logit = logit < 1 ? logit - 50.0f : 4.0f;  // many equal ones
-    rows.push_back(std::vector<float>(static_cast<std::size_t>(vocab), kNan));
-    const auto count = std::ssize(rows);
-    std::vector<float> logits;
-    for (const auto& row : rows) logits.insert(logits.end(), row.begin(), row.end());
-    // The tokens that win without them, and two others.
-    std::vector<std::int32_t> suppressed;
-    for (const bool suppresses : {false, true}) {
-      float* const on_device = send(logits);
-      const int ids = suppresses ? static_cast<int>(suppressed.size()) : 0;
-      suppress({on_device, suppresses ? send(suppressed) : nullptr, ids, count, vocab}, stream());
-      Pick* const picks = poisoned<Pick>(count);
-      device::fill_bytes(picks, 0, static_cast<std::size_t>(count) * sizeof(Pick), stream());
-      largest({on_device, picks, count, vocab}, stream());
-      const std::vector<Pick> found = fetch(picks, count);
-      for (std::int64_t row = 0; row < count; ++row) {
-        std::int32_t expected = 0;
-        float best = -kInfinity;
-        for (std::int32_t id = 0; id < vocab; ++id) {
-          const bool out = suppresses && std::ranges::find(suppressed, id) != suppressed.end();
-          const float logit = rows[static_cast<std::size_t>(row)][static_cast<std::size_t>(id)];
-          if (out || !(logit > best)) continue;
-          best = logit;
-          expected = id;
-        }
-        EXPECT_EQ(token_of(found[static_cast<std::size_t>(row)]), expected)
-            << vocab << " tokens, row " << row << (suppresses ? ", suppressed" : "");
-        if (!suppresses) suppressed.push_back(expected);
-      }
-      buffers_.clear();
-    }
-  }
-}
-
 /// A width of no whole block has zeros behind it; gate and up from apart.
 TEST_F(CudaOps, AGateFillsItsLastBlockWithZeros) {
   constexpr std::int64_t kRows = 3, kWidth = 16, kUpStride = 80;
@@ -707,84 +494,6 @@ TEST_F(CudaOps, AGateFillsItsLastBlockWithZeros) {
   }
   const core::Verdict verdict = core::within_bounds(found, expected, bounds);
   EXPECT_TRUE(verdict.ok) << verdict.message;
-}
-
-/// Ties, NaN and -infinity among the scores; more centroids than a block has threads, and fewer
-/// than a warp.
-TEST_F(CudaOps, ACentroidHeadLooksAtTheTokensOfTheBestAndARowHasItsBits) {
-  struct Case {
-    int centroids, top;
-    std::int64_t each, hidden;
-  };
-  for (const Case& c : {Case{16, 3, 10, 32}, Case{513, 32, 4, 96}, Case{5, 5, 7, 64}}) {
-    constexpr std::int64_t kRows = 4;
-    const std::int64_t vocab = c.centroids * c.each;
-    const std::vector<std::uint16_t> w = bf16_of(normals(vocab * c.hidden, 1));
-    const std::vector<std::uint16_t> x = bf16_of(normals(kRows * c.hidden, 2));
-    std::vector<float> scores = normals(kRows * c.centroids, 3);
-    for (std::size_t i = 0; i < scores.size(); i += 3) scores[i] = std::round(scores[i]);  // ties
-    for (int i = 0; i < c.centroids; ++i)
-      scores[static_cast<std::size_t>(c.centroids + i)] = 1.0f;  // all of the second row
-    scores[static_cast<std::size_t>(2 * c.centroids)] = std::numeric_limits<float>::quiet_NaN();
-    scores[static_cast<std::size_t>(2 * c.centroids + 1)] = -std::numeric_limits<float>::infinity();
-    std::vector<std::int32_t> ordering(static_cast<std::size_t>(vocab));
-    std::iota(ordering.begin(), ordering.end(), 0);
-    std::shuffle(ordering.begin(), ordering.end(), std::mt19937_64(7));
-    const Matrix head = upload(w, c.hidden, {vocab});
-    const auto run = [&](std::int64_t first, std::int64_t rows) {
-      CentroidHead args;
-      args.head = &head;
-      args.x = send(x) + first * c.hidden;
-      args.scores = send(scores) + first * c.centroids;
-      args.ordering = send(ordering);
-      args.chosen = poisoned<std::int32_t>(rows * c.top);
-      args.logits = poisoned<float>(rows * vocab);
-      args.rows = rows;
-      args.vocab = vocab;
-      args.centroids = c.centroids;
-      args.top = c.top;
-      centroid_head(args, stream());
-      fetch(args.chosen, rows * c.top);  // its guard
-      return fetch(args.logits, rows * vocab);
-    };
-    const std::vector<float> found = run(0, kRows);
-    std::vector<double> expected(found.size(), -HUGE_VAL), bounds(found.size(), 0.0);
-    for (std::int64_t row = 0; row < kRows; ++row) {
-      std::vector<std::int64_t> best(static_cast<std::size_t>(c.centroids));
-      std::iota(best.begin(), best.end(), 0);
-      const auto score = [&](std::int64_t i) {
-        const float value = scores[static_cast<std::size_t>(row * c.centroids + i)];
-        return std::isnan(value) ? -std::numeric_limits<float>::infinity() : value;
-      };
-      std::ranges::stable_sort(best, [&](auto a, auto b) { return score(a) > score(b); });
-      for (int i = 0; i < c.top; ++i) {
-        for (std::int64_t j = 0; j < c.each; ++j) {
-          const std::int64_t token =
-              ordering[static_cast<std::size_t>(best[static_cast<std::size_t>(i)] * c.each + j)];
-          double sum = 0, absolute = 0;
-          for (std::int64_t d = 0; d < c.hidden; ++d) {
-            const double term =
-                static_cast<double>(from_bf16(w[static_cast<std::size_t>(token * c.hidden + d)])) *
-                static_cast<double>(from_bf16(x[static_cast<std::size_t>(row * c.hidden + d)]));
-            sum += term;
-            absolute += std::fabs(term);
-          }
-          expected[static_cast<std::size_t>(row * vocab + token)] = sum;
-          bounds[static_cast<std::size_t>(row * vocab + token)] =
-              core::summation_bound(c.hidden, absolute);
-        }
-      }
-    }
-    const core::Verdict verdict = core::within_bounds(found, expected, bounds);
-    EXPECT_TRUE(verdict.ok) << c.centroids << " centroids: " << verdict.message;
-    for (std::int64_t row = 0; row < kRows; ++row) {
-      const core::Verdict alone = core::exact(
-          run(row, 1),
-          std::vector<float>(found.begin() + row * vocab, found.begin() + (row + 1) * vocab));
-      EXPECT_TRUE(alone.ok) << row << ": " << alone.message;
-    }
-    buffers_.clear();
-  }
 }
 
 }  // namespace
