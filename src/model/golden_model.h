@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/file.h"
@@ -72,20 +73,25 @@ struct GoldenPair {
 /// Rows of logits against a reference's: grade C of core/tolerance.h.
 class LogitsAgreement {
  public:
-  /// One row of `vocab` each; over the tokens that both looked at, the others are -infinity.
+  /// One row of `vocab` each; the divergence is over the tokens that both looked at. The others, as
+  /// many in each, are -infinity.
   void add(const float* theirs, const float* ours, std::size_t vocab) {
     const auto top = [vocab](const float* x) { return std::max_element(x, x + vocab) - x; };
     same_ += top(theirs) == top(ours) ? 1 : 0;
+    EXPECT_EQ(std::count(theirs, theirs + vocab, -HUGE_VALF),
+              std::count(ours, ours + vocab, -HUGE_VALF));
+    std::vector<std::pair<double, double>> both;
+    for (std::size_t i = 0; i < vocab; ++i) {
+      if (theirs[i] == -HUGE_VALF || ours[i] == -HUGE_VALF) continue;
+      both.emplace_back(static_cast<double>(theirs[i]), static_cast<double>(ours[i]));
+    }
     double p_sum = 0, q_sum = 0;
-    for (std::size_t i = 0; i < vocab; ++i) {
-      p_sum += std::exp(static_cast<double>(theirs[i]));
-      q_sum += std::exp(static_cast<double>(ours[i]));
+    for (const auto& [a, b] : both) {
+      p_sum += std::exp(a);
+      q_sum += std::exp(b);
     }
-    for (std::size_t i = 0; i < vocab; ++i) {
-      const auto a = static_cast<double>(theirs[i]), b = static_cast<double>(ours[i]);
-      if (a == -HUGE_VAL || b == -HUGE_VAL) continue;
+    for (const auto& [a, b] : both)
       kl_ += std::exp(a) / p_sum * (a - std::log(p_sum) - (b - std::log(q_sum)));
-    }
     ++rows_;
   }
   int rows() const { return rows_; }

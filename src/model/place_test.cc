@@ -3,6 +3,7 @@
 // needs no GPU.
 #include "model/place.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -57,6 +58,17 @@ TEST(Place, OnAGpuAnAssistantRunsUnlessItsRowsAreOdd) {
       read_assistant_config(std::string(SEGUE_CASES_DIR) + "/gemma-4-31b-assistant.json");
   ASSERT_TRUE(of_31b.ok()) << of_31b.error().message;
   EXPECT_TRUE(fit(*of_31b, published("gemma-4-31b")).ok());
+  for (const char* size : {"e2b", "e4b"}) {  // heads of centroids
+    const Result<AssistantConfig> small =
+        read_assistant_config(fmt::format("{}/gemma-4-{}-assistant.json", SEGUE_CASES_DIR, size));
+    ASSERT_TRUE(small.ok()) << small.error().message;
+    EXPECT_EQ(small->centroids, 2048);
+    const auto reads = fit(*small, published(fmt::format("gemma-4-{}", size)));
+    EXPECT_TRUE(reads.ok()) << reads.error().message;
+#ifdef SEGUE_CUDA
+    EXPECT_EQ(refusal(*small), "");
+#endif
+  }
   const std::string tiny = std::string(SEGUE_GOLDEN_DIR) + "/gemma4/";
 #ifdef SEGUE_CUDA  // otherwise there is no kernel for its shape
   EXPECT_EQ(refusal(*of_31b), "");

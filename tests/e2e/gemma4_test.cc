@@ -6,36 +6,11 @@
 
 #include <memory>
 
-#include "core/file.h"
-#include "core/json.h"
 #include "e2e/tiny_model.h"
 #include "segue/engine.h"
 
 namespace segue::e2e {
 namespace {
-
-using core::Json;
-
-/// The config of a golden variant with a vocabulary that has all bytes and widths of whole blocks.
-std::string tiny_config(const std::string& variant) {
-  const std::string golden = std::string(SEGUE_GOLDEN_DIR) + "/gemma4/" + variant + "/config.json";
-  const Result<std::string> text = core::read_file(golden);
-  EXPECT_TRUE(text.ok()) << text.error().message;
-  Json json = Json::parse(*text).value();
-  Json inner = json.find("text_config") != nullptr ? *json.find("text_config") : json;
-  inner.set("vocab_size", kTinyVocab);
-  if (*inner.find("hidden_size_per_layer_input")->as_int() > 0) {
-    inner.set("hidden_size_per_layer_input", 32).set("vocab_size_per_layer_input", kTinyVocab);
-  }
-  if (json.find("text_config") != nullptr) {
-    json.set("text_config", inner);
-  } else {
-    json = inner;
-  }
-  const std::string path = temporary_path(variant + ".json");
-  EXPECT_TRUE(core::write_file(path, json.dump(1)).ok());
-  return path;
-}
 
 struct Setting {
   SpecMode mode;
@@ -72,7 +47,7 @@ class Gemma4NeverDifferent : public testing::TestWithParam<std::string> {};
 
 TEST_P(Gemma4NeverDifferent, TokensAndLogitsDependOnTheRequestAlone) {
   EngineOptions options;
-  options.model = "random:3:" + tiny_config(GetParam());
+  options.model = "random:3:" + tiny_gemma4(GetParam());
   struct Engines {
     int threads, chunk, parallel, page;
     Setting setting;

@@ -43,20 +43,24 @@ class GpuEngine : public ::testing::TestWithParam<std::string> {
   void SetUp() override {
     if (const auto gpu = device::gpu_facts(); !gpu.ok()) GTEST_SKIP() << gpu.error().message;
   }
-  /// The demonstration target, its shape with random 4-bit weights, or a small random model of that
-  /// architecture.
+  /// The demonstration target, its shape with random 4-bit weights, a tiny random Gemma 4 E2B or
+  /// E4B, or a small random model of that architecture.
   static bool pair() { return GetParam() == "pair"; }
-  static bool has_assistant() { return pair() || GetParam() == "fourbit"; }
+  static bool four_bit() { return pair() || GetParam() == "fourbit"; }
+  static bool per_layer() { return GetParam() == "e2b" || GetParam() == "e4b"; }
+  static bool has_assistant() { return four_bit() || GetParam() == "e2b"; }
   static std::string pair_folder() { return std::string(SEGUE_MODELS_DIR) + "/segue-pair/"; }
   static std::string model() {
     if (pair()) return pair_folder() + "target";
     if (GetParam() == "fourbit") return "random:3:" + pair_folder() + "target/config.json";
+    if (per_layer()) return "random:3:" + tiny_gemma4(GetParam());
     TinyModel tiny;
     tiny.architecture = GetParam();
     return write_tiny(tiny);
   }
   static std::string assistant() {
     if (pair()) return pair_folder() + "assistant";
+    if (GetParam() == "e2b") return tiny_gemma4_assistant(GetParam());
     return has_assistant() ? pair_folder() + "assistant/config.json" : "";
   }
   /// Around the window, pages, the chunk.
@@ -123,10 +127,10 @@ TEST_P(GpuEngine, TokensAndLogitsDependOnTheRequestAlone) {
     ASSERT_TRUE(engine.ok()) << engine.error().message;
     EXPECT_NE((*engine)->start_line().find((*engine)->device_name()), std::string::npos);
     EXPECT_NE((*engine)->start_line().find("cuda."), std::string::npos) << (*engine)->start_line();
-    EXPECT_NE(
-        (*engine)->start_line().find(has_assistant() ? "weights 4 bit and bf16" : "weights bf16"),
-        std::string::npos)
-        << (*engine)->start_line();
+    const std::string weights =
+        fmt::format("weights {}{}", four_bit() ? "4 bit and bf16" : "bf16",
+                    per_layer() ? ", per-layer embeddings on the host" : "");
+    EXPECT_NE((*engine)->start_line().find(weights), std::string::npos) << (*engine)->start_line();
     for (const float temperature : {0.0f, 0.8f}) {
       for (const Setting& setting : settings(has_assistant())) {
         std::vector<Request> batch;
@@ -175,7 +179,8 @@ TEST_P(GpuEngine, APromptThatContinuesTheLastHasTheTokensOfAFreshOne) {
   EXPECT_EQ(continued, output_of((*engine)->generate_batch(std::span(&next, 1))[0]));
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, GpuEngine, testing::Values("gemma3", "llama", "pair", "fourbit"),
+INSTANTIATE_TEST_SUITE_P(Models, GpuEngine,
+                         testing::Values("gemma3", "llama", "pair", "fourbit", "e2b", "e4b"),
                          [](const auto& name) { return name.param; });
 
 }  // namespace

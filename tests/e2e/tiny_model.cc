@@ -14,6 +14,8 @@
 
 #include "core/check.h"
 #include "core/dtype.h"
+#include "core/file.h"
+#include "core/json.h"
 #include "core/temporary_folder.h"
 
 namespace segue::e2e {
@@ -231,6 +233,46 @@ std::vector<std::int32_t> repetitive_tokens(std::int64_t count, std::uint64_t se
               : phrase[tokens.size() % phrase.size()]);
   }
   return tokens;
+}
+
+namespace {
+
+core::Json golden_config(const std::string& folder) {
+  const Result<std::string> text =
+      core::read_file(std::string(SEGUE_GOLDEN_DIR) + "/gemma4/" + folder + "/config.json");
+  EXPECT_TRUE(text.ok()) << text.error().message;
+  return core::Json::parse(*text).value();
+}
+
+std::string write_config(const core::Json& json, const std::string& name) {
+  const std::string path = temporary_path(name + ".json");
+  EXPECT_TRUE(core::write_file(path, json.dump(1)).ok());
+  return path;
+}
+
+}  // namespace
+
+std::string tiny_gemma4(const std::string& variant) {
+  core::Json json = golden_config(variant);
+  core::Json inner = json.find("text_config") != nullptr ? *json.find("text_config") : json;
+  inner.set("vocab_size", kTinyVocab);
+  if (*inner.find("hidden_size_per_layer_input")->as_int() > 0) {
+    inner.set("hidden_size_per_layer_input", 32).set("vocab_size_per_layer_input", kTinyVocab);
+  }
+  if (json.find("text_config") != nullptr) {
+    json.set("text_config", inner);
+  } else {
+    json = inner;
+  }
+  return write_config(json, variant);
+}
+
+std::string tiny_gemma4_assistant(const std::string& variant) {
+  core::Json json = golden_config(variant + "/assistant");
+  core::Json inner = *json.find("text_config");
+  json.set("text_config", inner.set("vocab_size", kTinyVocab));
+  if (json.find("num_centroids") != nullptr) json.set("num_centroids", 20);  // 13 tokens each
+  return write_config(json, variant + "-assistant");
 }
 
 }  // namespace segue::e2e

@@ -37,6 +37,12 @@ std::string write_tiny(const TinyModel& model, const std::string& name = "model"
 gguf::Writer tiny_assistant_writer(const TinyModel& target);
 std::string write_tiny_assistant(const TinyModel& target);
 
+/// The config.json of a random model of a variant of tests/golden/gemma4 ("e2b"), with a vocabulary
+/// that has all bytes and widths of whole blocks; and of the assistant beside it, where there is
+/// one.
+std::string tiny_gemma4(const std::string& variant);
+std::string tiny_gemma4_assistant(const std::string& variant);
+
 /// Vocabulary: pad, eos, bos, unk, then the 256 bytes as "<0xXX>".
 inline constexpr int kTinyVocab = 260;
 

@@ -88,19 +88,28 @@ __global__ void __launch_bounds__(kThreads) largest_of_row(const __grid_constant
             static_cast<unsigned long long>(best));
 }
 
-/// A thread has a centroid and counts those before it: its place among the best. Floor: 2,048
-/// scores are read from the first-level cache 2,048 times, over as many threads, some 5 µs at any
-/// number of rows that drafts have; a sort would be a dozen dependent launches or barriers more.
+constexpr int kWarps = kThreads / 32;
+
+/// A lane has a centroid and counts those before it, a warp among its part of the scores: their sum
+/// is its place among the best. Floor: the scores once, 4 bytes each; bound by reading them from
+/// the first-level cache as often as there are centroids. A sort would be many dependent barriers.
 __global__ void __launch_bounds__(kThreads)
     rank_centroids(const __grid_constant__ CentroidHead args) {
   begin();
-  const int mine = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
-  if (mine >= args.centroids) return;
+  __shared__ int counts[kWarps][32];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int mine = static_cast<int>(blockIdx.x) * 32 + lane;
   const float* const scores = args.scores + blockIdx.y * static_cast<std::int64_t>(args.centroids);
-  const Pick own = ranked(scores[mine], mine);
+  const Pick own = mine < args.centroids ? ranked(scores[mine], mine) : 0;
+  const int part = (args.centroids + kWarps - 1) / kWarps;
+  const int last = min((warp + 1) * part, args.centroids);
   int before = 0;
 #pragma unroll 8
-  for (int i = 0; i < args.centroids; ++i) before += ranked(scores[i], i) > own ? 1 : 0;
+  for (int i = warp * part; i < last; ++i) before += ranked(scores[i], i) > own ? 1 : 0;
+  counts[warp][lane] = before;
+  __syncthreads();
+  if (warp != 0 || mine >= args.centroids) return;
+  for (int i = 1; i < kWarps; ++i) before += counts[i][lane];
   if (before < args.top)
     args.chosen[blockIdx.y * static_cast<std::int64_t>(args.top) + before] = mine;
 }
@@ -183,10 +192,10 @@ void centroid_head(const CentroidHead& args, const device::Stream& stream) {
   if (args.rows == 0) return;
   const auto rows = static_cast<unsigned>(args.rows);
   const std::int64_t logits = args.rows * args.vocab;
-  launch(rank_centroids, dim3(blocks_for(args.centroids, kThreads), rows), stream, args);
+  launch(rank_centroids, dim3(blocks_for(args.centroids, 32), rows), stream, args);
   launch(no_logits, dim3(blocks_for(logits, kThreads)), stream, args.logits, logits);
   const std::int64_t tokens = args.top * (args.vocab / args.centroids);
-  launch(centroid_logits, dim3(blocks_for(tokens, kThreads / 32), rows), stream, args,
+  launch(centroid_logits, dim3(blocks_for(tokens, kWarps), rows), stream, args,
          args.head->elements(), static_cast<int>(args.head->inputs()));
 }
 
