@@ -18,8 +18,6 @@ class PerLayerTable {
   /// Takes the table and its memory out of `weights`; `pool` must outlive this.
   PerLayerTable(Weights&& weights, core::ThreadPool& pool);
 
-  std::int64_t bytes() const { return memory_.bytes(); }
-
   /// Rows of these tokens, rounded to bf16.
   void read(std::span<const std::int32_t> tokens, std::uint16_t* out /*[tokens, layers * width]*/);
 

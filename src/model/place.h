@@ -19,7 +19,7 @@ struct Place {
   Device device = Device::kCpu;
   int threads = 1;        // CPU
   device::GpuFacts gpu;   // GPU
-  std::string weights{};  // GPU: the forms they have there, once they are loaded
+  std::string weights{};  // GPU: the forms they have there and what is not, once they are loaded
 
   /// "AMD EPYC 9B14", "NVIDIA H200".
   std::string name() const;

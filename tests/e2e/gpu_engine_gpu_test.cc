@@ -46,9 +46,9 @@ class GpuEngine : public ::testing::TestWithParam<std::string> {
   /// The demonstration target, its shape with random 4-bit weights, a tiny random Gemma 4 E2B or
   /// E4B, or a small random model of that architecture.
   static bool pair() { return GetParam() == "pair"; }
-  static bool four_bit() { return pair() || GetParam() == "fourbit"; }
   static bool per_layer() { return GetParam() == "e2b" || GetParam() == "e4b"; }
-  static bool has_assistant() { return four_bit() || GetParam() == "e2b"; }
+  static bool four_bit() { return pair() || GetParam() == "fourbit" || per_layer(); }
+  static bool has_assistant() { return four_bit() && GetParam() != "e4b"; }
   static std::string pair_folder() { return std::string(SEGUE_MODELS_DIR) + "/segue-pair/"; }
   static std::string model() {
     if (pair()) return pair_folder() + "target";
