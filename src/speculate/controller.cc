@@ -21,8 +21,9 @@ constexpr double kLargestBudgetSteps = 16;
 // Of the time that was expected, once it is known: what disturbs a probe is not its fault.
 constexpr double kMostCharged = 1.5;
 // Nor is anything tried whose time is so uncertain, in steps without drafts: first few rows, then
-// more. Of one sequence with drafts that are ready the first ones have been judged by then: more
-// rows where they were right, one at most where they were wrong, until more have been judged.
+// more. Where the first drafts were right, more: of one sequence with drafts that are ready, which
+// have been judged by then, and on a GPU, where only a jump can be so uncertain. Where those of one
+// sequence were wrong, one row at most, until more have been judged.
 constexpr double kLargestDoubtSteps = 0.7;
 constexpr double kLargestDoubtStepsRight = 1.0;
 constexpr double kLargestDoubtStepsWrong = 0.4;
@@ -81,10 +82,15 @@ double expected_gain(double loss, double deviation) {
 
 double Controller::most_doubt_steps(const std::vector<Member>& members,
                                     const Choice& choice) const {
-  const Source& source = members[0].source(choice.drafts[0]);
-  if (members.size() > 1 || !source.offer.ready) return kLargestDoubtSteps;
-  if (source.curve[0].mean > 0.5) return kLargestDoubtStepsRight;
-  return steps_ < kStepsToJudge ? kLargestDoubtStepsWrong : kLargestDoubtSteps;
+  const bool alone = members.size() == 1;
+  double right = 0;  // of the first drafts
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    const Source& source = members[i].source(choice.drafts[i]);
+    if (!source.offer.ready) return kLargestDoubtSteps;
+    right += source.curve[0].mean / static_cast<double>(members.size());
+  }
+  if (right > 0.5 && (alone || options_.rows.tiles)) return kLargestDoubtStepsRight;
+  return alone && steps_ < kStepsToJudge ? kLargestDoubtStepsWrong : kLargestDoubtSteps;
 }
 
 /// In a batch on a CPU a row may cost what a sequence does, and what is found out about many by

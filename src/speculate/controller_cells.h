@@ -51,6 +51,7 @@ struct CellRun {
   double ms = 0;       // undisturbed, with what weighing took
   double yielded = 0;  // tokens as k drafts yield them on average: luck is no property of a choice
   std::array<int, kMaxDraft + 1> steps_by_k{};  // of the first sequence
+  int mixed_steps = 0;                          // with different k in a batch
   std::int64_t weighings = 0;                   // decisions that did not merely stand
   double ms_per_token() const { return ms / yielded; }
 };
@@ -91,6 +92,8 @@ inline CellRun run_cell(const CellCost& cost, const Acceptance& acceptance, int 
       controller.observe_weighing(1000 * cost.weighing_ms);
     }
     ++run.steps_by_k[static_cast<std::size_t>(decisions[0].draft)];
+    run.mixed_steps += std::ranges::any_of(
+        decisions, [&](const Decision& one) { return one.draft != decisions[0].draft; });
     double total_rows = 0;
     for (std::size_t i = 0; i < batch; ++i) {
       const int k = decisions[i].draft;

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
@@ -197,6 +198,35 @@ TEST(ControllerCells, WhereRowsAreNearlyFreeLittleIsLost) {
 TEST(ControllerCells, WhatLiesBeforeAJumpIsTried) {
   // A cell of 95 % has 45 steps, of which one or two lie beyond the jump.
   EXPECT_GE(noisy_cells(kSmallBatchOnGpu, 24, {.least = 0.95, .under_oracle = 0.03}), 0.985);
+}
+
+TEST(ControllerCells, SequencesThatAreAlikeHaveTheSameKOnAGpu) {
+  // What they differ by is what few drafts show, and each new number of rows is recorded first.
+  int mixed = 0;
+  int steps = 0;
+  for (std::uint64_t seed = 1; seed <= 24; ++seed) {
+    const CellRun run =
+        run_cell(kSmallBatchOnGpu, profiles()[3].acceptance, -1, seed, NoisyClock(seed));
+    mixed += run.mixed_steps;
+    steps += std::accumulate(run.steps_by_k.begin(), run.steps_by_k.end(), 0);
+  }
+  std::printf("own k in %d of %d steps\n", mixed, steps);
+  EXPECT_LE(mixed, 0.15 * steps);
+}
+
+TEST(ControllerCells, SequencesThatDifferHaveTheirOwnKOnAGpu) {
+  const auto cost = [](const std::vector<StepRows>& rows) {
+    double total = 0;
+    for (const StepRows& one : rows) total += one.rows;
+    return interpolate(kSmallBatchOnGpu.ms, total);
+  };
+  Controller controller({.rows = kGpuRows});
+  const BatchOutcome own =
+      run_batch(controller, {{512, 0.95}, {512, 0.95}, {512, 0.02}, {512, 0.02}}, cost, 200, 5);
+  EXPECT_GE(own.mean_draft[0], 4);
+  EXPECT_GE(own.mean_draft[1], 4);
+  EXPECT_LE(own.mean_draft[2], 0.5);
+  EXPECT_LE(own.mean_draft[3], 0.5);
 }
 
 TEST(ControllerCells, RowsThatAreDearWhereTheyShouldBeCheapAreFound) {

@@ -197,8 +197,10 @@ std::vector<Controller::Choice> Controller::choices_for(const std::vector<Member
     double best_rate = 0;
     for (const Choice& choice : choices) best_rate = std::max(best_rate, choice.rate());
     for (int round = 0; round < 3; ++round) {
-      choices.push_back(evaluate(members, best_per_member(members, best_rate)));
-      best_rate = std::max(best_rate, choices.back().rate());
+      Choice own = evaluate(members, best_per_member(members, best_rate));
+      own.us *= 1 + options_.rows.own_share;
+      best_rate = std::max(best_rate, own.rate());
+      choices.push_back(std::move(own));
     }
   }
   return choices;

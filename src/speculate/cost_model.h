@@ -51,11 +51,15 @@ struct RowPrior {
   double deviation = 0.3;
   double wander = 0.15;  // deviation from one row count to the next, from the common line
   bool tiles = false;    // what lies off the line is one jump, where a tile of rows is full
+  double own_share = 0;  // of a step, more where the sequences of a batch have k of their own
 };
 /// On a CPU a row may cost anything up to half a step, and every row count its own.
 inline constexpr RowPrior kCpuRows{};
-/// On a GPU rows share the reading of the weights: 1 to 5 % of a step were measured (H200).
-inline constexpr RowPrior kGpuRows{.mean = 0.03, .deviation = 0.04, .wander = 0.05, .tiles = true};
+/// On a GPU rows share the reading of the weights: 1 to 5 % of a step were measured (H200). A batch
+/// in which every sequence has its own k has other row counts all the time, and each is recorded
+/// first, which takes as long as one or two steps (docs/kernels/cuda-ops.md).
+inline constexpr RowPrior kGpuRows{
+    .mean = 0.03, .deviation = 0.04, .wander = 0.05, .tiles = true, .own_share = 0.05};
 
 /// Least squares with forgetting for few features: mean and covariance of the coefficients.
 class DriftingFit {
