@@ -129,7 +129,8 @@ class [[gnu::visibility("default")]] Attention {
   const AttentionConfig& config() const noexcept;
   /// Bytes of K, and of V, of one page.
   std::int64_t page_bytes() const noexcept;
-  /// Byte offset of an element within its page, K and V, in dense strides.
+  /// Byte offset of an element within its page, K and V, in dense strides; -1 of a head, token or
+  /// dim that a page lacks.
   std::int64_t k_offset(int kv_head, int token, int dim) const noexcept;
   std::int64_t v_offset(int kv_head, int token, int dim) const noexcept;
 

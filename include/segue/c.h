@@ -5,6 +5,8 @@
  * Structs start with their size, so that a program built against an older header keeps working:
  * fields behind it take their defaults. Fill a struct with its _init function, then set fields.
  * Every call that can fail returns a code and writes a message into `error` unless that is null.
+ * A null handle or struct is SEGUE_USAGE, or what the function's comment says; _init functions
+ * leave a null struct alone.
  */
 #ifndef SEGUE_C_H
 #define SEGUE_C_H
@@ -141,7 +143,8 @@ SEGUE_API segue_code segue_attention_create(const segue_attention_config* config
                                             segue_attention** attention, segue_error* error);
 /* Plans outlive it. Null is allowed. */
 SEGUE_API void segue_attention_destroy(segue_attention* attention);
-/* These three are -1 of a null handle. */
+/* These three are -1 of a null handle, the offsets also of a head, token or dim that a page lacks.
+ */
 SEGUE_API int64_t segue_attention_page_bytes(const segue_attention* attention);
 SEGUE_API int64_t segue_attention_k_offset(const segue_attention* attention, int32_t kv_head,
                                            int32_t token, int32_t dim);
@@ -154,11 +157,13 @@ SEGUE_API segue_code segue_plan_create(const segue_attention* attention, const s
 SEGUE_API void segue_plan_destroy(segue_plan* plan);
 SEGUE_API segue_code segue_plan_update(segue_plan* plan, const segue_sequence* sequences,
                                        int32_t count, void* stream, segue_error* error);
+/* 0 of a null handle. */
 SEGUE_API uint64_t segue_plan_workspace_bytes(const segue_plan* plan);
 SEGUE_API segue_code segue_plan_append(segue_plan* plan, const segue_append* append,
                                        segue_error* error);
 SEGUE_API segue_code segue_plan_run(segue_plan* plan, const segue_call* call, segue_error* error);
-/* JSON, ended by a zero byte, cut to `capacity`; returns the bytes that all of it needs. */
+/* JSON, ended by a zero byte, cut to `capacity`; returns the bytes that all of it needs. `json` may
+ * be null. Of a null handle, or without memory: 0, and an empty text. */
 SEGUE_API uint64_t segue_plan_explain(const segue_plan* plan, char* json, uint64_t capacity);
 
 #ifdef __cplusplus

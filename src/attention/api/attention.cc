@@ -159,6 +159,11 @@ Status try_plan(const Layer& layer) {
   return attention::plan(input_of(layer, {&row, 1}), layer.facts, plan);
 }
 
+bool has_element(const kv::View& view, int kv_head, int token, int dim) {
+  return kv_head >= 0 && kv_head < view.kv_heads && token >= 0 && token < view.page_size &&
+         dim >= 0 && dim < view.head_dim;
+}
+
 /// The caller's pages.
 kv::View view_of(const Shape& shape, const KvPages& pages) {
   kv::View view = attention::dense_view(shape);
@@ -332,10 +337,12 @@ std::int64_t Attention::page_bytes() const noexcept {
 }
 std::int64_t Attention::k_offset(int kv_head, int token, int dim) const noexcept {
   const kv::View view = dense_view(impl_->layer->shape);
+  if (!has_element(view, kv_head, token, dim)) return -1;
   return kv_head * view.head_stride + view.k_offset(token, dim);
 }
 std::int64_t Attention::v_offset(int kv_head, int token, int dim) const noexcept {
   const kv::View view = dense_view(impl_->layer->shape);
+  if (!has_element(view, kv_head, token, dim)) return -1;
   return kv_head * view.head_stride + view.v_offset(token, dim);
 }
 

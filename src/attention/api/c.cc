@@ -269,7 +269,7 @@ segue_code segue_plan_update(segue_plan* plan, const segue_sequence* sequences, 
 }
 
 uint64_t segue_plan_workspace_bytes(const segue_plan* plan) {
-  return plan->object->workspace_bytes();
+  return plan == nullptr ? 0 : plan->object->workspace_bytes();
 }
 
 segue_code segue_plan_append(segue_plan* plan, const segue_append* append, segue_error* error) {
@@ -295,6 +295,8 @@ segue_code segue_plan_run(segue_plan* plan, const segue_call* call, segue_error*
 }
 
 uint64_t segue_plan_explain(const segue_plan* plan, char* json, uint64_t capacity) {
+  if (json != nullptr && capacity > 0) json[0] = '\0';
+  if (plan == nullptr) return 0;
   std::string text;
   if (guarded(nullptr, [&] {
         text = plan->object->explain();

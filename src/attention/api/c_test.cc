@@ -109,6 +109,100 @@ TEST(CAbi, ServesStructsOfNewerHeadersAndRefusesOnesThatWereNotFilled) {
   EXPECT_EQ(segue_attention_create(nullptr, &attention, nullptr), SEGUE_USAGE);
 }
 
+/// A handle and a plan of it.
+struct Handles {
+  Handles() {
+    const segue_attention_config config = small_config();
+    EXPECT_EQ(segue_attention_create(&config, &attention, nullptr), SEGUE_OK);
+    segue_limits limits;
+    segue_limits_init(&limits);
+    limits.kv_len = 16;
+    EXPECT_EQ(segue_plan_create(attention, &limits, &plan, nullptr), SEGUE_OK);
+  }
+  ~Handles() {
+    segue_plan_destroy(plan);
+    segue_attention_destroy(attention);
+  }
+  segue_attention* attention = nullptr;
+  segue_plan* plan = nullptr;
+};
+
+TEST(CAbi, ToleratesNullEverywhere) {
+  Handles handles;
+  segue_error error;
+  segue_attention_config_init(nullptr);
+  segue_limits_init(nullptr);
+  segue_call_init(nullptr);
+  segue_append_init(nullptr);
+  const segue_attention_config config = small_config();
+  segue_limits limits;
+  segue_limits_init(&limits);
+  limits.kv_len = 16;
+  segue_call call;
+  segue_call_init(&call);
+  segue_append append;
+  segue_append_init(&append);
+  const segue_sequence sequence{9, 1, 0};
+  segue_plan* plan = handles.plan;
+  for (segue_error* place : {&error, static_cast<segue_error*>(nullptr)}) {
+    EXPECT_EQ(segue_attention_create(&config, nullptr, place), SEGUE_USAGE);
+    EXPECT_EQ(segue_plan_create(nullptr, &limits, &plan, place), SEGUE_USAGE);
+    EXPECT_EQ(segue_plan_create(handles.attention, &limits, nullptr, place), SEGUE_USAGE);
+    segue_plan* none = handles.plan;
+    EXPECT_EQ(segue_plan_create(handles.attention, nullptr, &none, place), SEGUE_USAGE);
+    EXPECT_EQ(none, nullptr);
+    EXPECT_EQ(segue_plan_update(nullptr, &sequence, 1, nullptr, place), SEGUE_USAGE);
+    EXPECT_EQ(segue_plan_update(handles.plan, nullptr, 1, nullptr, place), SEGUE_USAGE);
+    EXPECT_EQ(segue_plan_update(handles.plan, &sequence, -1, nullptr, place), SEGUE_USAGE);
+    EXPECT_EQ(segue_plan_update(handles.plan, &sequence, 1, nullptr, place), SEGUE_OK);
+    EXPECT_EQ(segue_plan_append(nullptr, &append, place), SEGUE_USAGE);
+    EXPECT_EQ(segue_plan_append(handles.plan, nullptr, place), SEGUE_USAGE);
+    EXPECT_EQ(segue_plan_append(handles.plan, &append, place), SEGUE_USAGE) << "null pointers";
+    EXPECT_EQ(segue_plan_run(nullptr, &call, place), SEGUE_USAGE);
+    EXPECT_EQ(segue_plan_run(handles.plan, nullptr, place), SEGUE_USAGE);
+    EXPECT_EQ(segue_plan_run(handles.plan, &call, place), SEGUE_USAGE) << "null pointers";
+    EXPECT_EQ(segue_plan_update(handles.plan, nullptr, 0, nullptr, place), SEGUE_OK) << "no rows";
+  }
+  EXPECT_EQ(segue_plan_workspace_bytes(nullptr), 0u);
+  char json[9] = "a";
+  EXPECT_EQ(segue_plan_explain(nullptr, json, sizeof(json)), 0u);
+  EXPECT_STREQ(json, "");
+  EXPECT_EQ(segue_plan_explain(nullptr, nullptr, 9), 0u);
+  const std::uint64_t bytes = segue_plan_explain(handles.plan, nullptr, 9);
+  EXPECT_GT(bytes, sizeof(json));
+  json[0] = 'a';
+  EXPECT_EQ(segue_plan_explain(handles.plan, json, 0), bytes);
+  EXPECT_EQ(json[0], 'a') << "no room";
+  EXPECT_EQ(segue_plan_explain(handles.plan, json, 1), bytes);
+  EXPECT_STREQ(json, "");
+}
+
+TEST(CAbi, RefusesSizesThatNoHeaderHadAndPlacesThatPagesLack) {
+  Handles handles;
+  segue_limits limits;
+  segue_limits_init(&limits);
+  limits.kv_len = 16;
+  segue_call call;
+  segue_call_init(&call);
+  segue_append append;
+  segue_append_init(&append);
+  segue_error error;
+  segue_plan* plan = nullptr;
+  for (const std::uint64_t size : {std::uint64_t{0}, std::uint64_t{8}, ~std::uint64_t{0}}) {
+    limits.size = call.size = append.size = size;
+    EXPECT_EQ(segue_plan_create(handles.attention, &limits, &plan, &error), SEGUE_USAGE);
+    EXPECT_EQ(segue_plan_run(handles.plan, &call, &error), SEGUE_USAGE);
+    EXPECT_EQ(segue_plan_append(handles.plan, &append, &error), SEGUE_USAGE);
+    EXPECT_NE(std::string(error.message).find("_init"), std::string::npos);
+  }
+  EXPECT_EQ(segue_attention_k_offset(handles.attention, 0, 7, 63), (7 * 64 + 63) * 4);
+  for (const int bad : {-1, 64, 0x7fffffff}) {
+    EXPECT_EQ(segue_attention_k_offset(handles.attention, bad, 0, 0), -1);
+    EXPECT_EQ(segue_attention_k_offset(handles.attention, 0, bad, 0), -1);
+    EXPECT_EQ(segue_attention_v_offset(handles.attention, 0, 0, bad), -1);
+  }
+}
+
 TEST(CAbi, ReportsCodesAndMessages) {
   EXPECT_EQ(segue_attention_page_bytes(nullptr), -1);
   EXPECT_EQ(segue_attention_k_offset(nullptr, 0, 0, 0), -1);
