@@ -3,6 +3,7 @@
 // exactness check and `segue kernels` read it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -52,6 +53,8 @@ struct Kernel {
   bool (*supports)(const Shape&) = nullptr;          // pure, host only
   void (*launch)(const Params&, Stream&) = nullptr;  // CPU rows
   void (*launch_on_gpu)(const DeviceParams&, device::Stream&) = nullptr;  // GPU rows
+  std::size_t scratch_bytes =
+      0;  // CPU rows: what they take of a thread's scratch, reserved at launch
   KvType p_type = KvType::kF32;  // in which exponentials meet V: error bounds follow from it
 };
 

@@ -2,6 +2,7 @@
 // Workers wait on a generation counter: awake for a while, then asleep in the kernel.
 #include "core/thread_pool.h"
 
+#include <new>
 #include <string>
 #include <system_error>
 
@@ -22,6 +23,9 @@ constexpr double kPatienceUs = 1000;
 // A worker without work sleeps after this: longer than the serial stretches of a decode step, short
 // enough that an idle server does not burn a core.
 constexpr double kAwakeUs = 300;
+
+// Threads share no page of memory, so that each page lies near the thread that touches it first.
+constexpr std::align_val_t kScratchAlignment{4096};
 
 void pause_cpu() {
 #if defined(__x86_64__)
@@ -72,6 +76,19 @@ ThreadPool::ThreadPool(int threads) : placement_(threads) {
 }
 
 ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::FreeScratch::operator()(std::byte* memory) const {
+  ::operator delete(memory, kScratchAlignment);
+}
+
+void ThreadPool::reserve_scratch(std::size_t bytes) {
+  if (bytes <= scratch_bytes_) return;
+  constexpr auto kWhole = static_cast<std::size_t>(kScratchAlignment);
+  const std::size_t rounded = (bytes + kWhole - 1) / kWhole * kWhole;
+  const std::size_t all = rounded * static_cast<std::size_t>(threads());
+  scratch_.reset(static_cast<std::byte*>(::operator new(all, kScratchAlignment)));
+  scratch_bytes_ = rounded;
+}
 
 void ThreadPool::stop() {
   stop_.store(true, std::memory_order_relaxed);

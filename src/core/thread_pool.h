@@ -5,8 +5,10 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -25,6 +27,14 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  /// Sees to it that every thread has at least `bytes` of scratch, aligned to 64; not within a
+  /// region. Tasks keep there what is too large for stacks, since a caller's may be small; nothing
+  /// in it outlives a task. Throws std::bad_alloc.
+  void reserve_scratch(std::size_t bytes);
+  std::byte* scratch(int worker) const {
+    return scratch_.get() + static_cast<std::size_t>(worker) * scratch_bytes_;
+  }
 
   /// Calls fn(worker) once on every thread, worker in [0, threads), and returns when all have
   /// finished. Not reentrant: one region at a time, from one thread. fn must not throw.
@@ -78,6 +88,9 @@ class ThreadPool {
   }
 
  private:
+  struct FreeScratch {
+    void operator()(std::byte* memory) const;
+  };
   using Erased = void (*)(void* context, int worker);
   void run_erased(Erased fn, void* context);
   void work(int worker);
@@ -91,6 +104,8 @@ class ThreadPool {
   }
 
   Placement placement_;
+  std::unique_ptr<std::byte, FreeScratch> scratch_;  // [threads, scratch_bytes_]
+  std::size_t scratch_bytes_ = 0;
   std::vector<std::thread> workers_;
   Erased fn_ = nullptr;
   void* context_ = nullptr;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <new>
 
 #include "attention/cpu/level.h"
 #include "attention/kernel.h"
@@ -135,8 +136,11 @@ void launch_items(const Level& level, const Params& params, Stream& stream) {
   const int group = plan.shape.group();
   const int most_rows = cpu::kMaxRows / group;
 
-  stream.pool->for_each(static_cast<std::int64_t>(plan.items.size()), [&](std::int64_t task, int) {
-    cpu::Scratch scratch;  // on the worker's stack: no allocation, and warm from the item before
+  stream.pool->reserve_scratch(sizeof(cpu::Scratch));
+  const auto items = static_cast<std::int64_t>(plan.items.size());
+  stream.pool->for_each(items, [&](std::int64_t task, int worker) {
+    // Warm from the item before. Its lifetime begins without any of its bytes being written.
+    cpu::Scratch& scratch = *new (stream.pool->scratch(worker)) cpu::Scratch;
     const WorkItem& item = plan.items[static_cast<std::size_t>(task)];
     const int rows = plan.tiles[static_cast<std::size_t>(item.tile)].rows;
     for (int first = 0; first < rows; first += most_rows) {
@@ -177,7 +181,8 @@ constexpr Kernel row(std::string_view name, std::string_view bits_class, core::I
           .device = DeviceKind::kCpu,
           .isa = isa,
           .supports = &supports<type>,
-          .launch = &launch<level>};
+          .launch = &launch<level>,
+          .scratch_bytes = sizeof(cpu::Scratch)};
 }
 
 using core::IsaLevel;

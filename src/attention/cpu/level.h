@@ -70,7 +70,8 @@ struct Job {
 inline constexpr double kExpUlps = 2.0;
 inline constexpr double kTanhUlps = 3.0;
 
-/// Memory of one worker for one job, not initialised.
+/// Memory of one worker for one job, not initialised; in ThreadPool::scratch, being too large for a
+/// caller's stack.
 struct Scratch {
   alignas(64) float q[kMaxRows * kRowStride];  // scaled
   alignas(64) float o[kMaxRows * kRowStride];  // a unit's output before it is merged
