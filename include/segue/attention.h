@@ -70,14 +70,17 @@ struct AttentionSequence {
   bool prefill = false;    // prompt tokens, or generated ones
 };
 
-/// One layer of a page pool. Strides in bytes; 0 stands for the dense ones of the layout.
+/// One layer of a page pool. Strides in bytes, of K and of V; 0 stands for the dense ones of the
+/// layout. Larger ones leave room between pages, heads and tokens, for V in the pages of K, for
+/// other layers or for padding. kUsage for strides of which elements would overlap, or that are not
+/// multiples of an element (16 bytes on a GPU).
 struct KvPages {
   void* k = nullptr;  // only append() writes
   void* v = nullptr;
   std::int32_t pages = 0;  // in the pool; no other page is ever read
   std::int64_t page_stride = 0;
-  std::int64_t head_stride = 0;
-  std::int64_t token_stride = 0;  // natural layouts only
+  std::int64_t head_stride = 0;   // of one kv head: not looked at
+  std::int64_t token_stride = 0;  // other than dense: kTokenMajor and kHeadMajor only
 };
 
 /// One layer of a step. On a GPU all pointers are device memory, aligned to 16 bytes.
@@ -167,8 +170,8 @@ class [[gnu::visibility("default")]] AttentionPlan {
   /// may. A position without a page in the pool is not written.
   Status append(const AttentionAppend& rows) noexcept;
 
-  /// One layer of the current step. kUsage for pointers that cannot work, kDevice when the GPU
-  /// refuses the launch.
+  /// One layer of the current step. kUsage for pointers and strides that cannot work, kDevice when
+  /// the GPU refuses the launch. A stack of 64 KiB is enough for the caller.
   Status run(const AttentionCall& call) noexcept;
 
   /// Kernel, path and reason, workgroups, bytes and sequences of the current step, as JSON.

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * segue/attention.h as a C ABI: opaque handles, plain structs, pointers of the device, no exception
- * and no exit. What the fields mean, what memory may hold and how graphs are replayed stands there.
+ * and no exit. What the fields mean, what memory may hold, which strides can work and how graphs
+ * are replayed stands there.
  *
  * Structs start with their size, so that a program built against an older header keeps working:
  * fields behind it take their defaults. Fill a struct with its _init function, then set fields.
@@ -161,6 +162,7 @@ SEGUE_API segue_code segue_plan_update(segue_plan* plan, const segue_sequence* s
 SEGUE_API uint64_t segue_plan_workspace_bytes(const segue_plan* plan);
 SEGUE_API segue_code segue_plan_append(segue_plan* plan, const segue_append* append,
                                        segue_error* error);
+/* A stack of 64 KiB is enough for the caller. */
 SEGUE_API segue_code segue_plan_run(segue_plan* plan, const segue_call* call, segue_error* error);
 /* JSON, ended by a zero byte, cut to `capacity`; returns the bytes that all of it needs. `json` may
  * be null. Of a null handle, or without memory: 0, and an empty text. */

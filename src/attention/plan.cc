@@ -27,6 +27,25 @@ std::string other_kv(const Kernel& kernel, Shape shape) {
   return types.empty() ? types : fmt::format("; it does with KV (--kv) of {}", types);
 }
 
+/// Where the layout leaves only the reference, which is written to be right, not to be fast.
+void describe_reference(const DeviceFacts& device, Shape shape, std::string& reason) {
+  const kv::Layout given = shape.layout;
+  core::append(reason, ", which is the slow reference");
+  const char* before = "; a fast kernel serves this shape in layout ";
+  for (const kv::Layout layout : {kv::Layout::kTiled16, kv::Layout::kTokenMajor,
+                                  kv::Layout::kHeadMajor, kv::Layout::kSwizzled8}) {
+    shape.layout = layout;
+    if (layout == given) continue;
+    for (const Kernel* kernel : kernels()) {
+      if (kernel == &kReference || kernel->device != device.kind || !kernel->supports(shape))
+        continue;
+      core::append(reason, "{}{}", before, kv::layout_name(layout));
+      before = ", ";
+      break;
+    }
+  }
+}
+
 Status choose_kernel(const PlanInput& input, const DeviceFacts& device, Plan& out) {
   if (input.kernel != nullptr) {
     if (!input.kernel->supports(input.shape)) {
@@ -48,6 +67,7 @@ Status choose_kernel(const PlanInput& input, const DeviceFacts& device, Plan& ou
     if (kernel->device != device.kind || !fits || !kernel->supports(input.shape)) continue;
     out.kernel = kernel;
     core::assign(out.kernel_reason, "first of the table that supports the shape on this machine");
+    if (kernel == &kReference) describe_reference(device, input.shape, out.kernel_reason);
     return {};
   }
   return Error{ErrorCode::kUnsupported,
@@ -183,8 +203,9 @@ int add_items(const RowTile& tile, int tile_index, const Cut& segments, Plan& ou
 void order_tiles(const DeviceFacts& device, Plan& out) {
   constexpr int kIndexBits = 24;
   constexpr std::uint64_t kIndex = (std::uint64_t{1} << kIndexBits) - 1;
+  static_assert(kMostTiles <= static_cast<std::int64_t>(kIndex));
   constexpr std::uint64_t kMostCost = (std::uint64_t{1} << (64 - kIndexBits)) - 1;
-  CHECK(out.tiles.size() <= kIndex);
+  CHECK(out.tiles.size() <= static_cast<std::size_t>(kMostTiles));
   out.tile_order.resize(out.tiles.size());
   out.sort_keys.resize(out.tiles.size());
   for (std::size_t i = 0; i < out.tiles.size(); ++i) {

@@ -17,6 +17,9 @@ namespace segue::attention {
 
 struct Kernel;
 
+/// Row tiles of a step, at most.
+inline constexpr std::int64_t kMostTiles = (std::int64_t{1} << 24) - 1;
+
 /// Consecutive rows of one sequence that share a unit size and are computed together.
 struct RowTile {
   std::int32_t sequence = 0;

@@ -16,6 +16,7 @@ namespace {
 constexpr std::array kHeadDims{64, 80, 96, 128, 256, 512};
 constexpr int kMaxGroup = 16;
 constexpr int kMaxHeads = 1024;  // as in the models' files
+constexpr int kMaxPageSize = 1 << 20;
 
 }  // namespace
 
@@ -48,9 +49,9 @@ Status validate(const Shape& shape) {
     return refuse(
         fmt::format("attention shape: window {}; allowed are 0 (none) and more", shape.window));
   }
-  if (shape.page_size < 8 || shape.page_size % 8 != 0) {
-    return refuse(fmt::format("attention shape: page size {}; allowed are positive multiples of 8",
-                              shape.page_size));
+  if (shape.page_size < 8 || shape.page_size > kMaxPageSize || shape.page_size % 8 != 0) {
+    return refuse(fmt::format("attention shape: page size {}; allowed are multiples of 8 up to {}",
+                              shape.page_size, kMaxPageSize));
   }
   return {};
 }

@@ -37,7 +37,8 @@ struct Shape {
 };
 
 /// Refuses what no kernel can run: heads that do not divide, head_dim outside {64, 80, 96, 128,
-/// 256, 512}, group outside 1..16, page size no multiple of 8, negative window.
+/// 256, 512}, group outside 1..16, page size no multiple of 8 or above 2^20,
+/// negative window.
 Status validate(const Shape& shape);
 
 /// Pages with nothing between their elements, in the shape's layout; without a pool.

@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "attention/api/executor.h"
+#include "attention/api/pages.h"
 #include "attention/gpu.h"
 #include "core/cpu.h"
 #include "device/device.h"
@@ -152,28 +153,20 @@ attention::PlanInput input_of(const Layer& layer,
   return input;
 }
 
-/// Plans one row, so that a shape which no kernel supports is refused at creation.
+/// Plans one row, so that a shape which no kernel supports is refused at creation, and memory for
+/// the kernel is there before the first run.
 Status try_plan(const Layer& layer) {
   const attention::SequenceRows row{.depth = 0, .rows = 1};
   attention::Plan plan;
-  return attention::plan(input_of(layer, {&row, 1}), layer.facts, plan);
+  if (Status status = attention::plan(input_of(layer, {&row, 1}), layer.facts, plan); !status.ok())
+    return status;
+  if (layer.pool != nullptr) layer.pool->reserve_scratch(plan.kernel->scratch_bytes);
+  return {};
 }
 
 bool has_element(const kv::View& view, int kv_head, int token, int dim) {
   return kv_head >= 0 && kv_head < view.kv_heads && token >= 0 && token < view.page_size &&
          dim >= 0 && dim < view.head_dim;
-}
-
-/// The caller's pages.
-kv::View view_of(const Shape& shape, const KvPages& pages) {
-  kv::View view = attention::dense_view(shape);
-  view.k = static_cast<std::byte*>(pages.k);
-  view.v = static_cast<std::byte*>(pages.v);
-  view.pages = pages.pages;
-  if (pages.page_stride != 0) view.page_stride = pages.page_stride;
-  if (pages.head_stride != 0) view.head_stride = pages.head_stride;
-  if (pages.token_stride != 0) view.token_stride = pages.token_stride;
-  return view;
 }
 
 Status fill_limits(const Shape& shape, AttentionLimits& limits) {
@@ -204,6 +197,11 @@ Status fill_limits(const Shape& shape, AttentionLimits& limits) {
 /// Sizes of everything, within the workspace that the caller allows.
 Result<Room> room_of(const Layer& layer, const AttentionLimits& limits) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  const std::int64_t most_rows = kMost / 2 / layer.shape.q_heads;
+  if (limits.rows > most_rows) {
+    return usage(fmt::format("limits of {} rows; {} query heads allow {}", limits.rows,
+                             layer.shape.q_heads, most_rows));
+  }
   Room room;
   room.capacity = plan_capacity(layer.shape, layer.facts, layer.policy,
                                 {.sequences = limits.sequences,
@@ -214,7 +212,7 @@ Result<Room> room_of(const Layer& layer, const AttentionLimits& limits) {
   room.rows = limits.rows;
   room.table_stride = limits.table_stride;
   const std::size_t fixed = fixed_bytes(layer, limits.rows);
-  if (fixed > limits.workspace_bytes || limits.rows * layer.shape.q_heads > kMost / 2) {
+  if (fixed > limits.workspace_bytes) {
     return Error{ErrorCode::kNoMemory,
                  fmt::format("steps of {} rows need a workspace of {} bytes even without a split; "
                              "the limit is {}",
@@ -223,7 +221,8 @@ Result<Room> room_of(const Layer& layer, const AttentionLimits& limits) {
   const auto space =
       static_cast<std::int64_t>((limits.workspace_bytes - fixed) / partial_bytes(layer));
   room.partials = std::min({room.capacity.partials, space, kMost / 2});
-  if (room.capacity.items > kMost || room.capacity.reductions > kMost)
+  if (room.capacity.tiles > attention::kMostTiles || room.capacity.items > kMost ||
+      room.capacity.reductions > kMost)
     return usage(fmt::format("limits of {} rows are too many", limits.rows));
   return room;
 }
@@ -285,6 +284,20 @@ Status check_call(const Executor& executor, const AttentionCall& call) {
   return {};
 }
 
+/// Of the rows that are appended.
+Status check_row_strides(const AttentionConfig& config, const AttentionAppend& rows) {
+  const std::int64_t element = kv_type_bytes(config.io);
+  const std::int64_t dense = element * config.kv_heads * config.head_dim;
+  for (const std::int64_t stride : {rows.k_stride, rows.v_stride}) {
+    if (stride == 0 || (stride >= dense && stride % element == 0)) continue;
+    return usage(
+        fmt::format("rows {} and {} bytes apart (k, v); allowed are 0 (dense) and multiples of {} "
+                    "from {} on",
+                    rows.k_stride, rows.v_stride, element, dense));
+  }
+  return {};
+}
+
 }  // namespace
 
 namespace attention::api {
@@ -322,6 +335,13 @@ Result<std::unique_ptr<Attention>> Attention::create(const AttentionConfig& conf
     }
     layer.shape = shape_of(layer.config);
     if (Status status = validate(layer.shape); !status.ok()) return status.error();
+    if (layer.shape.layout == kv::Layout::kSwizzled8 &&
+        (kv_type_bytes(config.kv) != 2 || config.head_dim % 64 != 0)) {
+      return usage(
+          fmt::format("layout swizzled8 of {} and head_dim {}; allowed are f16 and bf16, "
+                      "and multiples of 64",
+                      kv_type_name(config.kv), config.head_dim));
+    }
     if (config.scale == 0)
       layer.config.scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
     if (Status status = open_device(layer); !status.ok()) return status.error();
@@ -399,7 +419,9 @@ Status AttentionPlan::append(const AttentionAppend& rows) noexcept {
         !status.ok()) {
       return status;
     }
-    return impl_->executor->append(view_of(impl_->layer->shape, rows.kv), rows);
+    if (Status status = check_row_strides(impl_->layer->config, rows); !status.ok()) return status;
+    const Result<kv::View> view = attention::api::view_of(impl_->layer->shape, rows.kv);
+    return view.ok() ? impl_->executor->append(*view, rows) : view.error();
   });
 }
 
@@ -408,7 +430,8 @@ Status AttentionPlan::run(const AttentionCall& call) noexcept {
     if (!impl_->current) return usage("run() without an update() that went well before it");
     if (impl_->plan.rows == 0 && impl_->layer->facts.kind == DeviceKind::kCpu) return {};
     if (Status status = check_call(*impl_->executor, call); !status.ok()) return status;
-    return impl_->executor->run(impl_->plan, view_of(impl_->layer->shape, call.kv), call);
+    const Result<kv::View> view = attention::api::view_of(impl_->layer->shape, call.kv);
+    return view.ok() ? impl_->executor->run(impl_->plan, *view, call) : view.error();
   });
 }
 

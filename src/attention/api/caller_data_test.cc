@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The public classes on the CPU against data that a caller gets wrong, and against little stack.
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <cmath>
@@ -130,6 +131,158 @@ TEST(CallerData, APageOutsideThePoolIsNeverReadAndSpoilsNoOtherSequence) {
           << step.plan->explain();
     }
   }
+}
+
+struct Strides {
+  std::int64_t page, head, token;
+};
+
+/// The code of a run, and of an append, with these strides.
+void expect_code(Step& step, const Strides& strides, bool good) {
+  AttentionCall call = step.call();
+  call.kv.page_stride = strides.page;
+  call.kv.head_stride = strides.head;
+  call.kv.token_stride = strides.token;
+  const Status run = step.plan->run(call);
+  EXPECT_EQ(run.ok(), good) << strides.page << " " << strides.head << " " << strides.token << "\n"
+                            << step.plan->explain();
+  if (run.ok()) return;
+  EXPECT_EQ(run.error().code, ErrorCode::kUsage);
+  EXPECT_NE(run.error().message.find("at least"), std::string::npos) << run.error().message;
+  AttentionAppend append;
+  append.k = append.v = step.q.data();
+  append.kv = call.kv;
+  append.page_tables = step.tables.data();
+  const Status refused = step.plan->append(append);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUsage);
+}
+
+TEST(CallerData, StridesOfWhichElementsWouldOverlapAreRefusedWithWhatIsNeeded) {
+  constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
+  for (const AttentionConfig& config : all_configs()) {
+    Step step(config);
+    const std::int64_t page = step.attention->page_bytes();
+    for (const std::int64_t bad :
+         {std::int64_t{-4096}, std::int64_t{4}, page - 4, page + 1, -page, kHuge, -kHuge}) {
+      expect_code(step, {bad, 0, 0}, false);
+    }
+    for (const std::int64_t bad : {std::int64_t{-4}, std::int64_t{4}, std::int64_t{1}, kHuge}) {
+      expect_code(step, {0, bad, 0}, false);
+      expect_code(step, {0, 0, bad}, false);
+    }
+    expect_code(step, {page / 2, 0, 0}, false);
+    expect_code(step, {0, page, 0}, false);  // the second head would end in the next page
+  }
+  Step step(config_of(KvLayout::kHeadMajor, KvType::kF32));
+  AttentionCall call = step.call();
+  call.kv.page_stride = 4;
+  EXPECT_EQ(step.plan->run(call).error().message,
+            "KV strides of 4, 4096 and 256 bytes (page, head, token); head-major pages of this "
+            "shape need at least 8192, 4096 and 256, multiples of 4 up to 1099511627776; a pool of "
+            "40 pages");
+}
+
+TEST(CallerData, StridesThatEnginesUseServe) {
+  // Dense ones; then pages that also hold V, rows with V beside them, and padding: fewer pages fit.
+  for (const KvLayout layout : {KvLayout::kTokenMajor, KvLayout::kHeadMajor}) {
+    Step step(config_of(layout, KvType::kF32));
+    const std::int64_t page = step.attention->page_bytes();
+    const std::int64_t row = 64 * 4;
+    const bool token_major = layout == KvLayout::kTokenMajor;
+    const Strides dense = token_major ? Strides{page, row, 2 * row} : Strides{page, page / 2, row};
+    const Strides beside =
+        token_major ? Strides{2 * page, row, 4 * row} : Strides{2 * page, page, 2 * row};
+    for (std::int32_t& entry : step.tables) entry %= kPages / 4;
+    expect_code(step, dense, true);
+    expect_code(step, {2 * page, dense.head, dense.token}, true);
+    expect_code(step, beside, true);
+    expect_code(step, {3 * page + 64, dense.head, dense.token}, true);
+  }
+  // Of one head, the stride from head to head is nobody's.
+  AttentionConfig config = config_of(KvLayout::kHeadMajor, KvType::kF32);
+  config.kv_heads = 1;
+  Step step(config);
+  expect_code(step, {0, 4, 0}, true);
+}
+
+TEST(CallerData, RowsToAppendLieApart) {
+  Step step(config_of(KvLayout::kHeadMajor, KvType::kF32));
+  AttentionAppend append;
+  append.k = append.v = step.q.data();
+  append.kv = step.call().kv;
+  append.page_tables = step.tables.data();
+  for (const std::int64_t bad : {-512, 4, 511, 513}) {
+    append.k_stride = bad;
+    append.v_stride = 512;
+    EXPECT_FALSE(step.plan->append(append).ok()) << bad;
+    std::swap(append.k_stride, append.v_stride);
+    EXPECT_FALSE(step.plan->append(append).ok()) << bad;
+  }
+}
+
+TEST(CallerData, SizesBeyondWhatAStepCanHoldAreRefused) {
+  AttentionConfig config = config_of(KvLayout::kSwizzled8, KvType::kF32);
+  EXPECT_FALSE(Attention::create(config).ok()) << "of 2-byte elements";
+  config.kv = KvType::kF16;
+  config.head_dim = 80;
+  EXPECT_FALSE(Attention::create(config).ok()) << "in lines of 64 dims";
+  config = config_of(KvLayout::kDevice, KvType::kF32);
+  config.page_size = std::numeric_limits<std::int32_t>::max() - 7;
+  EXPECT_FALSE(Attention::create(config).ok());
+  config = config_of(KvLayout::kDevice, KvType::kF32);
+  config.q_heads = config.kv_heads = 1;
+  const auto attention = Attention::create(config);
+  ASSERT_TRUE(attention.ok());
+  AttentionLimits limits;
+  limits.kv_len = limits.rows_per_sequence = 1;
+  limits.sequences = 1 << 24;  // rows alone would be few enough
+  EXPECT_FALSE((*attention)->make_plan(limits).ok());
+  limits.sequences = limits.rows_per_sequence = 1 << 20;
+  limits.kv_len = 1 << 20;
+  EXPECT_FALSE((*attention)->make_plan(limits).ok());
+}
+
+TEST(CallerData, ExplainNamesTheLayoutsWhereOnlyTheReferenceServes) {
+  Step fast(config_of(KvLayout::kTiled16, KvType::kF32));
+  EXPECT_EQ(fast.plan->explain().find("slow reference"), std::string::npos);
+  Step slow(config_of(KvLayout::kSwizzled8, KvType::kF16));
+  EXPECT_NE(slow.plan->explain().find("slow reference; a fast kernel serves this shape in layout "
+                                      "tiled16"),
+            std::string::npos)
+      << slow.plan->explain();
+}
+
+void* run_step(void* context) {
+  Step& step = *static_cast<Step*>(context);
+  const Status status = step.plan->run(step.call());
+  EXPECT_TRUE(status.ok()) << status.error().message;
+  return nullptr;
+}
+
+TEST(CallerData, RunsOnTheStackThatTheHeaderNames) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "the sanitizer's frames are larger";
+#endif
+  std::size_t kept = 0;
+  pthread_attr_t attributes;
+  ASSERT_EQ(pthread_getattr_default_np(&attributes), 0);
+  ASSERT_EQ(pthread_attr_getstacksize(&attributes, &kept), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&attributes, std::size_t{64} << 10), 0);
+  ASSERT_EQ(pthread_setattr_default_np(&attributes), 0);  // the pool's threads as well
+  for (AttentionConfig& config : all_configs()) {
+    config.q_heads = 16;
+    config.head_dim = 512;
+    config.decode_rows = 8;
+    Step step(config);
+    pthread_t caller;
+    ASSERT_EQ(pthread_create(&caller, &attributes, run_step, &step), 0);
+    ASSERT_EQ(pthread_join(caller, nullptr), 0);
+    EXPECT_FALSE(std::isnan(step.out.back())) << config.kernel;
+  }
+  ASSERT_EQ(pthread_attr_setstacksize(&attributes, kept), 0);
+  ASSERT_EQ(pthread_setattr_default_np(&attributes), 0);
+  pthread_attr_destroy(&attributes);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "attention/api/executor.h"
 #include "attention/cuda/append.h"
 #include "attention/cuda/launch.h"
+#include "attention/cuda/natural_maps.h"
 
 namespace segue::attention::api {
 namespace {
@@ -102,6 +103,9 @@ class CudaExecutor final : public Executor {
       return status;
     }
     if (Status status = check_strides(view, 0); !status.ok()) return status;
+    const bool maps = layer_->facts.family == GpuFamily::kSm90 &&
+                      (view.layout != kv::Layout::kSwizzled8 || view.head_dim > 256);
+    if (Status status = maps ? cuda::check_maps(view) : Status{}; !status.ok()) return status;
     DeviceParams params;
     params.plan = &plan_;
     params.q = call.q;

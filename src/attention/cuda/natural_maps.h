@@ -5,8 +5,13 @@
 
 #include "attention/cuda/arguments.h"
 #include "kv/view.h"
+#include "segue/error.h"
 
 namespace segue::attention::cuda {
+
+/// kUsage where the strides of a cache (multiples of 16 bytes) have no map: rows of a page lie
+/// token_stride apart, pages and heads whole groups of eight rows, heads of a token whole lines.
+Status check_maps(const kv::View& view);
 
 /// Fills the maps and the fields of `args` that say how pages and heads become coordinates. A
 /// layer's tensor is [groups of eight tokens][lines of 64 dims][8 tokens][64 dims]: rows of a page
