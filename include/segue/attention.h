@@ -22,7 +22,9 @@ namespace segue {
 
 using AttentionDevice = Device;
 
-/// Where the element (token t of a page, dim d) of a kv head lies in the page.
+/// Where the element (token t of a page, dim d) of a kv head lies in the page. On the CPU only
+/// kDevice, which is kTiled16, has fast kernels; the reference serves the others, tens of times
+/// slower, and explain() says so. A GPU has fast kernels for all but kTiled16.
 enum class KvLayout : std::uint8_t {
   kDevice,      // the device's fastest: kTiled16 on the CPU, kSwizzled8 on a GPU
   kTokenMajor,  // [page][token][kv_head][head_dim], "NHD"

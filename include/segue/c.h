@@ -41,6 +41,8 @@ enum {
 
 enum { SEGUE_DEVICE_CPU = 0, SEGUE_DEVICE_CUDA = 1 };
 enum { SEGUE_F32 = 0, SEGUE_F16 = 1, SEGUE_BF16 = 2 };
+/* On the CPU only DEVICE, which is TILED16, has fast kernels; the others run on a slow reference.
+ */
 enum {
   SEGUE_LAYOUT_DEVICE = 0,
   SEGUE_LAYOUT_TOKEN_MAJOR = 1,

@@ -2,6 +2,8 @@
 // Workers wait on a generation counter: awake for a while, then asleep in the kernel.
 #include "core/thread_pool.h"
 
+#include <sys/mman.h>
+
 #include <new>
 #include <string>
 #include <system_error>
@@ -24,8 +26,13 @@ constexpr double kPatienceUs = 1000;
 // enough that an idle server does not burn a core.
 constexpr double kAwakeUs = 300;
 
-// Threads share no page of memory, so that each page lies near the thread that touches it first.
-constexpr std::align_val_t kScratchAlignment{4096};
+// Large pages of memory: jobs walk over all of their scratch between reads of other memory.
+constexpr std::align_val_t kScratchAlignment{std::size_t{2} << 20};
+constexpr std::size_t kSmallPage = 4096;
+
+constexpr std::size_t whole(std::size_t bytes, std::size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
 
 void pause_cpu() {
 #if defined(__x86_64__)
@@ -83,11 +90,12 @@ void ThreadPool::FreeScratch::operator()(std::byte* memory) const {
 
 void ThreadPool::reserve_scratch(std::size_t bytes) {
   if (bytes <= scratch_bytes_) return;
-  constexpr auto kWhole = static_cast<std::size_t>(kScratchAlignment);
-  const std::size_t rounded = (bytes + kWhole - 1) / kWhole * kWhole;
-  const std::size_t all = rounded * static_cast<std::size_t>(threads());
+  const std::size_t each = whole(bytes, kSmallPage);
+  const std::size_t all = whole(each * static_cast<std::size_t>(threads()),
+                                static_cast<std::size_t>(kScratchAlignment));
   scratch_.reset(static_cast<std::byte*>(::operator new(all, kScratchAlignment)));
-  scratch_bytes_ = rounded;
+  madvise(scratch_.get(), all, MADV_HUGEPAGE);  // a wish: small pages work too
+  scratch_bytes_ = each;
 }
 
 void ThreadPool::stop() {

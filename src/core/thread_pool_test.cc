@@ -8,7 +8,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <numeric>
 #include <string>
@@ -163,6 +165,20 @@ TEST(ThreadPoolLimit, ThreadsThatTheSystemRefusesAreAnErrorAfterWhichNoneIsLeft)
   EXPECT_EXIT(start_more_threads_than_there_is_room_for(), testing::ExitedWithCode(3), "");
 }
 #endif
+
+TEST(ThreadPoolScratch, IsEveryThreadsOwnAndGrows) {
+  ThreadPool pool(3);
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{100000}, std::size_t{50}}) {
+    pool.reserve_scratch(bytes);
+    pool.run([&](int worker) { std::memset(pool.scratch(worker), worker, bytes); });
+    for (int worker = 0; worker < pool.threads(); ++worker) {
+      const std::byte* const scratch = pool.scratch(worker);
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(scratch) % 64, 0u);
+      for (std::size_t i = 0; i < bytes; ++i)
+        ASSERT_EQ(scratch[i], static_cast<std::byte>(worker)) << "byte " << i;
+    }
+  }
+}
 
 }  // namespace
 }  // namespace segue::core
