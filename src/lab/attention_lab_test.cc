@@ -139,7 +139,7 @@ TEST(Sweep, RefusesBatchesLayoutsAndFlagsThatTheCpuDoesNotHave) {
   options.batches = {1, 2};
   EXPECT_EQ(run_sweep(options).error().code, ErrorCode::kUsage);
   options.batches = {1};
-  options.layout = kv::Layout::kHeadMajor;
+  options.layout = kv::Layout::kSwizzled8;
   EXPECT_EQ(run_sweep(options).error().code, ErrorCode::kUsage);
   options.layout = {};
   options.early_reads = true;

@@ -111,6 +111,7 @@ class Group {
         device_(attention::cpu_device(pool.threads())) {
     shape_.kv = options.kv;
     shape_.page_size = options.page_size;
+    shape_.layout = options.layout.value_or(kv::Layout::kTiled16);
   }
 
   /// Refuses a kernel that cannot run the shape, and more memory than there is.
@@ -400,10 +401,10 @@ Status check_options(const SweepOptions& options) {
                  "--device cuda"};
   if (options.prefill || options.mixed || options.early_reads)
     return Error{ErrorCode::kUsage, "--prefill, --mixed and --early-reads go with --device cuda"};
-  if (options.layout.has_value() && *options.layout != kv::Layout::kTiled16) {
-    return Error{ErrorCode::kUsage, fmt::format("layout {}: the sweep of the CPU has {} only",
-                                                kv::layout_name(*options.layout),
-                                                kv::layout_name(kv::Layout::kTiled16))};
+  if (options.layout == kv::Layout::kSwizzled8) {
+    return Error{ErrorCode::kUsage,
+                 "layout swizzled8 goes with --device cuda; the CPU's sweep has "
+                 "device, token-major and head-major"};
   }
   return {};
 }

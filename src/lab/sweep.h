@@ -34,7 +34,7 @@ struct SweepOptions {
   std::string kernel;  // empty: the first of the table that supports the shape
   attention::DeviceKind device = attention::DeviceKind::kCpu;
   std::vector<int> batches{1};       // sequences alike; the CPU's sweep has 1
-  std::optional<kv::Layout> layout;  // empty: the device's fastest; the CPU's sweep has no other
+  std::optional<kv::Layout> layout;  // empty: the device's fastest
   bool prefill = false;              // GPU: the rows are prompt rows
   bool mixed = false;                // GPU: the steps of gpu_mixed.h instead of cells
   bool early_reads = false;          // GPU: read KV before the stream's previous kernel ends

@@ -53,7 +53,8 @@ cpu::Keys keys_of(const Launch& launch, const RowTile& tile, int kv_head) {
           .table = table.pages,
           .table_count = table.count,
           .pages = view.pages,
-          .page_size = view.page_size};
+          .page_size = view.page_size,
+          .natural = view.layout != kv::Layout::kTiled16};
 }
 
 /// Rows [first, first + rows) of the item's tile.
@@ -132,7 +133,7 @@ void reduce_row(const Launch& launch, const Reduction& reduction, int row) {
 void launch_items(const Level& level, const Params& params, Stream& stream) {
   const Launch launch{params, level};
   const Plan& plan = launch.plan();
-  CHECK(params.kv.layout == kv::Layout::kTiled16 && params.kv.type == plan.shape.kv);
+  CHECK(params.kv.layout == plan.shape.layout && params.kv.type == plan.shape.kv);
   const int group = plan.shape.group();
   const int most_rows = cpu::kMaxRows / group;
 
@@ -164,7 +165,7 @@ void launch_items(const Level& level, const Params& params, Stream& stream) {
 
 template <KvType type>
 bool supports(const Shape& shape) {
-  return shape.kv == type && shape.layout == kv::Layout::kTiled16 && shape.head_dim % 16 == 0 &&
+  return shape.kv == type && shape.layout != kv::Layout::kSwizzled8 && shape.head_dim % 16 == 0 &&
          shape.head_dim <= cpu::kMaxHeadDim && shape.group() <= cpu::kMaxGroup &&
          shape.page_size % 8 == 0;
 }

@@ -20,6 +20,8 @@ inline constexpr int kMaxGroup = 16;
 inline constexpr int kMaxHeadDim = 512;
 // K tiles that reach into one block: 33 at the smallest page, 8 tokens.
 inline constexpr int kMaxTiles = 40;
+// K tiles of a natural layout that are packed at a time.
+inline constexpr int kPackedTiles = 4;
 
 // Floats from a row to the next. Head dims are powers of two or nearly; the odd lines keep rows in
 // different cache sets.
@@ -30,14 +32,15 @@ inline constexpr int kScoreStride = kBlock + 16;
 
 /// One layer's K and V of one kv head, and the map of the sequence.
 struct Keys {
-  const std::byte* k;  // page p's tiles start at k + p * page_stride
+  const std::byte* k;  // page p's tiles, or rows in natural layouts, start at k + p * page_stride
   const std::byte* v;  // page p's rows start at v + p * page_stride
   std::int64_t page_stride;
-  std::int64_t token_stride;  // of V
+  std::int64_t token_stride;  // of V, and of K in natural layouts
   const std::int32_t* table;  // [table_count]
   std::int32_t table_count;
   std::int32_t pages;  // of the pool
   std::int32_t page_size;
+  bool natural;  // K is not in tiles
 };
 
 /// Rows of one sequence over a run of units of one kv head.
@@ -86,6 +89,7 @@ struct Scratch {
   int first[kMaxRows];  // of every row's visible keys in the block, and one past the last
   int last[kMaxRows];
   bool started[kMaxRows];  // has the row an output in this unit yet?
+  alignas(64) std::byte packed[kPackedTiles * 16 * kMaxHeadDim * 4];  // natural layouts: tiles of K
 };
 
 /// The accumulator of one row and head, wherever it lies.

@@ -18,18 +18,21 @@ namespace {
 /// natural order.
 struct F32 {
   using Element = float;
+  static constexpr bool kSplitPairs = false;
   static Vec first(const float* p) { return load(p); }
   static Vec second(const float* p) { return load(p + 16); }
   static Vec sixteen(const float* p) { return load(p); }
 };
 struct F16 {
   using Element = std::uint16_t;
+  static constexpr bool kSplitPairs = true;  // a tile keeps no two dims of a key together
   static Vec first(const Element* p) { return load_f16(p); }
   static Vec second(const Element* p) { return load_f16(p + 16); }
   static Vec sixteen(const Element* p) { return load_f16(p); }
 };
 struct Bf16 {
   using Element = std::uint16_t;
+  static constexpr bool kSplitPairs = false;
   static Vec first(const Element* p) { return load_bf16_even(p); }
   static Vec second(const Element* p) { return load_bf16_odd(p); }
   static Vec sixteen(const Element* p) { return load_bf16(p); }

@@ -10,11 +10,13 @@
 //
 // Traffic: K and V once per job from memory, 2 key_bytes per key. Arithmetic: 4 rows * group *
 // head_dim operations per key in multiply-adds, about 6 % more for the softmax and 2 / (rows *
-// group) for widening 16-bit types.
+// group) for widening 16-bit types. K of a natural layout is packed into tiles on its way, once for
+// all rows of the job: pack.isa.h.
 #pragma once
 
 #include "attention/cpu/level.h"
 #include "attention/cpu/merge.isa.h"
+#include "attention/cpu/pack.isa.h"
 #include "attention/cpu/products.isa.h"
 #include "core/check.h"
 
@@ -43,6 +45,8 @@ struct Block {
   int width;           // keys
   int first, last;     // keys that any row sees, relative to begin
   TileList tiles;
+  const std::byte* k[kBlock];  // natural layouts: rows of K by key, the visible ones; the first and
+                               // the last stand for those beside them in their tiles
   const std::byte*
       v[kBlock + kNearKeys];  // rows of V by key, the visible ones; then the last repeated
   Pieces k_pieces;
@@ -106,17 +110,37 @@ inline void fill_streams(Pieces& pieces) {
   }
 }
 
+/// Rows of one page that lie `stride` bytes apart, by key; what is between them is not fetched.
+inline void add_rows(const std::byte* p, int count, std::int64_t stride, std::int64_t row_bytes,
+                     const std::byte** rows, Pieces& pieces) {
+  for (int i = 0; i < count; ++i) rows[i] = p + i * stride;
+  if (stride == row_bytes) return add_pieces(pieces, p, p + count * stride);
+  for (int i = 0; i < count; ++i) add_pieces(pieces, rows[i], rows[i] + row_bytes);
+}
+
+/// The tiles of a natural layout follow the block, not the pages; score_block packs them.
+inline void list_tiles_to_pack(Block& block) {
+  const int begin = block.first / 16 * 16;
+  for (int key = begin; key < block.first; ++key) block.k[key] = block.k[block.first];
+  for (int key = block.last; key % 16 != 0; ++key) block.k[key] = block.k[block.last - 1];
+  for (int key = begin; key < block.last; key += 16) block.tiles.offset[block.tiles.count++] = key;
+}
+
 template <class Kv>
 void find_keys(const Job& job, Block& block) {
   const cpu::Keys& keys = job.keys;
-  const std::int64_t tile_bytes =
-      std::int64_t{job.head_dim} * 16 * static_cast<std::int64_t>(sizeof(typename Kv::Element));
+  const bool natural = keys.natural;
+  const std::int64_t row_bytes =
+      std::int64_t{job.head_dim} * static_cast<std::int64_t>(sizeof(typename Kv::Element));
+  const std::int64_t tile_bytes = 16 * row_bytes;
+  const std::int64_t run_bytes =
+      keys.token_stride == row_bytes ? keys.page_size * row_bytes : row_bytes;
   const std::int64_t first = block.begin + block.first;
   const std::int64_t last = block.begin + block.last;
   TileList& tiles = block.tiles;
   tiles.count = 0;
-  start_pieces(block.k_pieces, (keys.page_size + 15) / 16 * tile_bytes);
-  start_pieces(block.v_pieces, keys.page_size * keys.token_stride);
+  start_pieces(block.k_pieces, natural ? run_bytes : (keys.page_size + 15) / 16 * tile_bytes);
+  start_pieces(block.v_pieces, run_bytes);
   for (std::int64_t logical = first / keys.page_size; logical * keys.page_size < last; ++logical) {
     const std::int64_t page_begin = logical * keys.page_size;
     const std::int64_t page_bytes = physical_page(keys, logical) * keys.page_stride;
@@ -124,6 +148,14 @@ void find_keys(const Job& job, Block& block) {
     const int from = static_cast<int>(first > page_begin ? first - page_begin : 0);
     const int to =
         static_cast<int>(last - page_begin < keys.page_size ? last - page_begin : keys.page_size);
+    const std::int64_t key = page_begin + from - block.begin;
+    const std::int64_t row = page_bytes + from * keys.token_stride;
+    add_rows(keys.v + row, to - from, keys.token_stride, row_bytes, block.v + key, block.v_pieces);
+    if (natural) {
+      add_rows(keys.k + row, to - from, keys.token_stride, row_bytes, block.k + key,
+               block.k_pieces);
+      continue;
+    }
     const std::byte* k = keys.k + page_bytes + from / 16 * tile_bytes;
     const std::byte* const k_begin = k;
     for (int tile = from / 16; tile * 16 < to; ++tile, k += tile_bytes) {
@@ -132,11 +164,8 @@ void find_keys(const Job& job, Block& block) {
       ++tiles.count;
     }
     add_pieces(block.k_pieces, k_begin, k);
-    const std::byte* v = keys.v + page_bytes + from * keys.token_stride;
-    const std::byte** row = block.v + (page_begin + from - block.begin);
-    for (int token = 0; token < to - from; ++token) row[token] = v + token * keys.token_stride;
-    add_pieces(block.v_pieces, v, v + (to - from) * keys.token_stride);
   }
+  if (natural) list_tiles_to_pack(block);
   fill_streams(block.k_pieces);
   fill_streams(block.v_pieces);
   for (int i = 0; i < kNearKeys; ++i) block.v[block.last + i] = block.v[block.last - 1];
@@ -236,22 +265,40 @@ void each_tile(int count, int most, F f) {
   }
 }
 
-/// Scores of all rows. Each register tile of rows takes the K tiles that its rows see.
+/// Packs tiles [begin, end) of a block in a natural layout, side by side from `tile` on.
 template <class Kv>
-void score_block(const Job& job, Scratch& scratch, const Block& block, Fetch& ahead) {
-  each_tile(job.rows * job.group, kScoreRows, [&](int entry, int rows) {
-    int first = kBlock, last = 0;
-    for (int r = 0; r < rows; ++r) {
-      if (scratch.first[entry + r] == scratch.last[entry + r]) continue;
-      first = smaller(first, scratch.first[entry + r]);
-      if (scratch.last[entry + r] > last) last = scratch.last[entry + r];
-    }
-    int begin = 0, end = block.tiles.count;
-    while (begin < end && block.tiles.offset[begin] + 16 <= first) ++begin;
-    while (begin < end && block.tiles.offset[end - 1] >= last) --end;
-    score_rows<Kv>(rows, scratch.q + entry * cpu::kRowStride, block.tiles, begin, end, job.head_dim,
-                   ahead, scratch.scores + 16 + entry * cpu::kScoreStride);
-  });
+void pack_tiles(int head_dim, std::byte* tile, Block& block, int begin, int end) {
+  for (int i = begin; i < end; ++i) {
+    pack_tile<Kv>(block.k + block.tiles.offset[i], head_dim, tile);
+    block.tiles.tile[i] = tile;
+    tile += std::int64_t{head_dim} * 16 * static_cast<std::int64_t>(sizeof(typename Kv::Element));
+  }
+}
+
+/// Scores of all rows. Each register tile of rows takes the K tiles that its rows see. Those of a
+/// natural layout are packed `group` at a time, as many as a register tile takes at once, and all
+/// rows read them from the nearest cache.
+template <class Kv>
+void score_block(const Job& job, Scratch& scratch, Block& block, int group, Fetch& ahead) {
+  const bool natural = job.keys.natural;
+  const int step = natural ? group : block.tiles.count;
+  for (int tile = 0; tile < block.tiles.count; tile += step) {
+    const int tile_end = smaller(tile + step, block.tiles.count);
+    if (natural) pack_tiles<Kv>(job.head_dim, scratch.packed, block, tile, tile_end);
+    each_tile(job.rows * job.group, kScoreRows, [&](int entry, int rows) {
+      int first = kBlock, last = 0;
+      for (int r = 0; r < rows; ++r) {
+        if (scratch.first[entry + r] == scratch.last[entry + r]) continue;
+        first = smaller(first, scratch.first[entry + r]);
+        if (scratch.last[entry + r] > last) last = scratch.last[entry + r];
+      }
+      int begin = tile, end = tile_end;
+      while (begin < end && block.tiles.offset[begin] + 16 <= first) ++begin;
+      while (begin < end && block.tiles.offset[end - 1] >= last) --end;
+      score_rows<Kv>(rows, scratch.q + entry * cpu::kRowStride, block.tiles, begin, end,
+                     job.head_dim, ahead, scratch.scores + 16 + entry * cpu::kScoreStride);
+    });
+  }
 }
 
 /// Zeroes dims [dim, dim_end) of rows without an output if others of them have one; true when none
@@ -301,7 +348,7 @@ void add_values(const Scratch& scratch, const Block& block, int entry, int rows,
 }
 
 template <class Kv>
-void reduce_block(const Job& job, Scratch& scratch, const Block& block, const Block* next,
+void reduce_block(const Job& job, Scratch& scratch, Block& block, const Block* next,
                   float* const* o) {
   const int entries = job.rows * job.group;
   find_visible(job, block, scratch);
@@ -310,7 +357,7 @@ void reduce_block(const Job& job, Scratch& scratch, const Block& block, const Bl
   const int groups = (block.tiles.count + group - 1) / group;
   Fetch ahead =
       fetch_pieces(block.v_pieces, std::int64_t{score_row_tiles} * groups * (job.head_dim / 2));
-  score_block<Kv>(job, scratch, block, ahead);
+  score_block<Kv>(job, scratch, block, group, ahead);
   weigh_block(job, scratch, o);
   const int output_row_tiles = (entries + kOutputRows - 1) / kOutputRows;
   const int pairs = output_pairs((entries + output_row_tiles - 1) / output_row_tiles);

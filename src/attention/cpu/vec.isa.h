@@ -2,11 +2,13 @@
 // Vec: sixteen floats side by side, in the registers of one instruction level (AVX-512 one, AVX2
 // two, NEON four, portable: whatever the compiler finds). Only what attention needs; included by
 // *.isa.cc files only, all linkage internal. Every level does the same operations in the same
-// order; the portable one has no fused multiply-add.
+// order; the portable one has no fused multiply-add. At the end of each level, what packs rows of
+// K into tiles.
 //
 // kAccumulators: how many Vec a loop may hold in registers beside its operands.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #if defined(ISA_avx512) || defined(ISA_avx2)
@@ -84,6 +86,38 @@ inline void store_interleaved(float* p, Vec a, Vec b) {
       _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
   store(p, _mm512_permutex2var_ps(a, low, b));
   store(p + 16, _mm512_permutex2var_ps(a, high, b));
+}
+/// Words of 32 bits at `offset` bytes from each of sixteen rows, sixteen of each: out is
+/// [word][row].
+inline void transpose(const std::byte* const* rows, std::int64_t offset, std::byte* out) {
+  for (int word = 0; word < 16; word += 4, offset += 16) {
+    Vec x[4];  // 128-bit lane i of x[j]: four words of row 4 i + j
+    for (int j = 0; j < 4; ++j) {
+      const auto four = [&](int i) {
+        return _mm_loadu_ps(reinterpret_cast<const float*>(rows[4 * i + j] + offset));
+      };
+      x[j] = _mm512_castps128_ps512(four(0));
+      x[j] = _mm512_insertf32x4(x[j], four(1), 1);
+      x[j] = _mm512_insertf32x4(x[j], four(2), 2);
+      x[j] = _mm512_insertf32x4(x[j], four(3), 3);
+    }
+    const __m512d low01 = _mm512_castps_pd(_mm512_unpacklo_ps(x[0], x[1]));
+    const __m512d low23 = _mm512_castps_pd(_mm512_unpacklo_ps(x[2], x[3]));
+    const __m512d high01 = _mm512_castps_pd(_mm512_unpackhi_ps(x[0], x[1]));
+    const __m512d high23 = _mm512_castps_pd(_mm512_unpackhi_ps(x[2], x[3]));
+    _mm512_storeu_pd(out + word * 64, _mm512_unpacklo_pd(low01, low23));
+    _mm512_storeu_pd(out + word * 64 + 64, _mm512_unpackhi_pd(low01, low23));
+    _mm512_storeu_pd(out + word * 64 + 128, _mm512_unpacklo_pd(high01, high23));
+    _mm512_storeu_pd(out + word * 64 + 192, _mm512_unpackhi_pd(high01, high23));
+  }
+}
+/// Sixteen pairs of halves at p: first the first ones, then the second ones.
+inline void split_pairs(std::byte* p) {
+  alignas(64) static constexpr std::uint16_t order[32] = {
+      0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30,
+      1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
+  const __m512i pairs = _mm512_loadu_si512(p);
+  _mm512_storeu_si512(p, _mm512_permutexvar_epi16(_mm512_load_si512(order), pairs));
 }
 inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 inline void prefetch_near(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
@@ -184,6 +218,41 @@ inline void store_interleaved(float* p, Vec x, Vec y) {
   store_interleaved_half(p, x.a, y.a);
   store_interleaved_half(p + 16, x.b, y.b);
 }
+inline void transpose(const std::byte* const* rows, std::int64_t offset, std::byte* out) {
+  for (int word = 0; word < 16; word += 4, offset += 16) {
+    for (int half = 0; half < 16; half += 8) {
+      __m256 x[4];  // 128-bit lane i of x[j]: four words of row half + 4 i + j
+      for (int j = 0; j < 4; ++j) {
+        const auto four = [&](int row) {
+          return _mm_loadu_ps(reinterpret_cast<const float*>(rows[row] + offset));
+        };
+        x[j] = _mm256_castps128_ps256(four(half + j));
+        x[j] = _mm256_insertf128_ps(x[j], four(half + 4 + j), 1);
+      }
+      const __m256d low01 = _mm256_castps_pd(_mm256_unpacklo_ps(x[0], x[1]));
+      const __m256d low23 = _mm256_castps_pd(_mm256_unpacklo_ps(x[2], x[3]));
+      const __m256d high01 = _mm256_castps_pd(_mm256_unpackhi_ps(x[0], x[1]));
+      const __m256d high23 = _mm256_castps_pd(_mm256_unpackhi_ps(x[2], x[3]));
+      auto* p = reinterpret_cast<double*>(out + word * 64 + half * 4);
+      _mm256_storeu_pd(p, _mm256_unpacklo_pd(low01, low23));
+      _mm256_storeu_pd(p + 8, _mm256_unpackhi_pd(low01, low23));
+      _mm256_storeu_pd(p + 16, _mm256_unpacklo_pd(high01, high23));
+      _mm256_storeu_pd(p + 24, _mm256_unpackhi_pd(high01, high23));
+    }
+  }
+}
+inline void split_pairs(std::byte* p) {
+  const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,  //
+                                         0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+  auto* x = reinterpret_cast<__m256i*>(p);
+  const auto split = [&](const __m256i* pairs) {
+    return _mm256_permute4x64_epi64(_mm256_shuffle_epi8(_mm256_loadu_si256(pairs), order), 0xd8);
+  };
+  const __m256i a = split(x);
+  const __m256i b = split(x + 1);
+  _mm256_storeu_si256(x, _mm256_permute2x128_si256(a, b, 0x20));
+  _mm256_storeu_si256(x + 1, _mm256_permute2x128_si256(a, b, 0x31));
+}
 inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 inline void prefetch_near(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
@@ -276,6 +345,36 @@ inline void store_interleaved(float* p, const Vec& a, const Vec& b) {
     const float32x4x2_t pair{{a.q[i], b.q[i]}};
     vst2q_f32(p + 8 * i, pair);
   }
+}
+inline void transpose(const std::byte* const* rows, std::int64_t offset, std::byte* out) {
+  auto* words = reinterpret_cast<std::uint8_t*>(out);
+  for (int row = 0; row < 16; row += 4) {
+    const auto four = [&](int i, std::int64_t at) {
+      return vreinterpretq_u32_u8(
+          vld1q_u8(reinterpret_cast<const std::uint8_t*>(rows[row + i] + at)));
+    };
+    for (int word = 0; word < 16; word += 4) {
+      const std::int64_t at = offset + word * 4;
+      const uint32x4x2_t a = vzipq_u32(four(0, at), four(2, at));
+      const uint32x4x2_t b = vzipq_u32(four(1, at), four(3, at));
+      const uint32x4x2_t low = vzipq_u32(a.val[0], b.val[0]);
+      const uint32x4x2_t high = vzipq_u32(a.val[1], b.val[1]);
+      std::uint8_t* p = words + word * 64 + row * 4;
+      vst1q_u8(p, vreinterpretq_u8_u32(low.val[0]));
+      vst1q_u8(p + 64, vreinterpretq_u8_u32(low.val[1]));
+      vst1q_u8(p + 128, vreinterpretq_u8_u32(high.val[0]));
+      vst1q_u8(p + 192, vreinterpretq_u8_u32(high.val[1]));
+    }
+  }
+}
+inline void split_pairs(std::byte* p) {
+  auto* x = reinterpret_cast<std::uint16_t*>(p);
+  const uint16x8x2_t a = vld2q_u16(x);
+  const uint16x8x2_t b = vld2q_u16(x + 16);
+  vst1q_u16(x, a.val[0]);
+  vst1q_u16(x + 8, b.val[0]);
+  vst1q_u16(x + 16, a.val[1]);
+  vst1q_u16(x + 24, b.val[1]);
 }
 inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 inline void prefetch_near(const void* p) { __builtin_prefetch(p); }
@@ -374,6 +473,22 @@ inline void store_interleaved(float* p, const Vec& a, const Vec& b) {
     p[2 * i] = a.x[i];
     p[2 * i + 1] = b.x[i];
   }
+}
+inline void transpose(const std::byte* const* rows, std::int64_t offset, std::byte* out) {
+  for (int row = 0; row < 16; ++row) {
+    for (int word = 0; word < 16; ++word)
+      __builtin_memcpy(out + word * 64 + row * 4, rows[row] + offset + word * 4, 4);
+  }
+}
+inline void split_pairs(std::byte* p) {
+  std::uint16_t x[32];
+  std::uint16_t y[32];
+  __builtin_memcpy(x, p, sizeof(x));
+  for (int i = 0; i < 16; ++i) {
+    y[i] = x[2 * i];
+    y[16 + i] = x[2 * i + 1];
+  }
+  __builtin_memcpy(p, y, sizeof(y));
 }
 inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 inline void prefetch_near(const void* p) { __builtin_prefetch(p); }
