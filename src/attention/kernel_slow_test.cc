@@ -47,6 +47,8 @@ TEST_P(EveryKernel, IsRightAndIndifferentToItsSplitOnRandomProblems) {
     options.spread = pick(0.0f, 1.0f, 5.0f, 40.0f);
     options.softcap = pick(0.0f, 0.0f, 30.0f);
     options.sinks = random() % 2 == 0;
+    const bool natural = GetParam().layout != kv::Layout::kTiled16;
+    options.interleaved = natural && random() % 2 == 0;
     const Synthetic problem(options);
     const LaunchResult whole = GetParam().run(problem, {.policy = Policy::kWhole});
     record(GetParam().expect_near_reference(problem, whole));
@@ -55,6 +57,12 @@ TEST_P(EveryKernel, IsRightAndIndifferentToItsSplitOnRandomProblems) {
         .force_segments = pick(0, 0, 2, 3, 7, 1000),
         .threads = pick(1, 2, 3, 4)};
     expect_same_bytes(GetParam().run(problem, other), whole, "another split");
+    if (natural) {
+      KernelCase device = GetParam();
+      options.shape.layout = device.layout = kv::Layout::kTiled16;
+      options.interleaved = false;
+      expect_same_bytes(device.run(Synthetic(options), other), whole, "the device layout");
+    }
     if (HasFailure()) {
       FAIL() << "round " << round << "\n" << to_text(GetParam().plan(problem, other));
     }

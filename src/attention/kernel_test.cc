@@ -52,6 +52,25 @@ TEST(KernelTable, ForcingAKernelThatLacksTheShapeIsRefused) {
   }
 }
 
+TEST(KernelTable, NaturalLayoutsHaveTheKernelOfTheDeviceLayout) {
+  const auto first_of = [](const Shape& shape) {
+    const auto row = std::ranges::find_if(
+        kernels(), [&](const Kernel* kernel) { return kernel->supports(shape); });
+    return (*row)->name;
+  };
+  for (const KvType kv : {KvType::kF32, KvType::kF16, KvType::kBF16}) {
+    for (const int head_dim : {64, 80, 96, 128, 256, 512}) {
+      Shape shape{.q_heads = 16, .kv_heads = 1, .head_dim = head_dim, .kv = kv};
+      const std::string_view expected = first_of(shape);
+      EXPECT_NE(expected, kReference.name);
+      for (const kv::Layout layout : {kv::Layout::kTokenMajor, kv::Layout::kHeadMajor}) {
+        shape.layout = layout;
+        EXPECT_EQ(first_of(shape), expected) << kv::layout_name(layout);
+      }
+    }
+  }
+}
+
 TEST(Reference, GivesTheSameBytesForEveryLayout) {
   for (const KvType kv : {KvType::kF16, KvType::kBF16}) {
     LaunchResult expected;
@@ -171,6 +190,35 @@ TEST_P(EveryKernel, GivesTheSameBytesForEveryPageSize) {
     const Shape shape = GetParam().shape(4, 1, 64, 0, page_size);
     expect_same_bytes(GetParam().run(problem_of(shape, {{.depth = 1100, .rows = 2}})), expected,
                       "page size " + std::to_string(page_size));
+  }
+}
+
+TEST_P(EveryKernel, GivesTheBytesOfTheDeviceLayoutInNaturalOnesWhateverTheirStrides) {
+  if (GetParam().layout == kv::Layout::kTiled16) GTEST_SKIP() << "this is the device layout";
+  KernelCase device = GetParam();
+  device.layout = kv::Layout::kTiled16;
+  for (const int head_dim : {64, 80, 96, 128, 256, 512}) {
+    for (const int window : {0, 1, 90}) {
+      for (const int page_size : {8, 24, 64}) {
+        const auto options_of = [&](const KernelCase& kernel_case) {
+          SyntheticOptions options;
+          options.shape = kernel_case.shape(6, 2, head_dim, window, page_size);
+          options.sequences = {{.depth = 301, .rows = 1}, {.depth = 9, .rows = 7}};
+          options.softcap = 20.0f;
+          options.sinks = true;
+          return options;
+        };
+        const LaunchResult expected = device.run(Synthetic(options_of(device)));
+        SyntheticOptions options = options_of(GetParam());
+        for (const bool interleaved : {false, true}) {
+          options.interleaved = interleaved;
+          expect_same_bytes(GetParam().run(Synthetic(options)), expected,
+                            interleaved ? "K beside V" : "dense");
+        }
+        if (HasFailure())
+          FAIL() << "head_dim " << head_dim << ", window " << window << ", page " << page_size;
+      }
+    }
   }
 }
 

@@ -143,6 +143,9 @@ struct Synthetic::State {
     }
     view = dense_view(options.shape);
     view.pages = total;
+    if (!options.interleaved) return;
+    for (std::int64_t* stride : {&view.page_stride, &view.head_stride, &view.token_stride})
+      *stride *= 2;
   }
 
   void write_key(std::size_t sequence, std::int64_t position, std::vector<float>& row) {
@@ -170,7 +173,8 @@ struct Synthetic::State {
     cache.emplace_back(bytes, kNanByte);
     cache.emplace_back(bytes, kNanByte);
     view.k = cache[0].data();
-    view.v = cache[1].data();
+    view.v = options.interleaved ? view.k + std::int64_t{view.head_dim} * kv_type_bytes(view.type)
+                                 : cache[1].data();
     std::vector<float> row(static_cast<std::size_t>(options.shape.head_dim));
     for (std::size_t i = 0; i < options.sequences.size(); ++i) {
       const SequenceRows& sequence = options.sequences[i];

@@ -23,6 +23,7 @@ struct SyntheticOptions {
   float spread = 1.0f;  // standard deviation of the scaled scores
   float softcap = 0.0f;
   bool sinks = false;
+  bool interleaved = false;           // natural layouts: K and V rows side by side in one pool
   bool scattered = true;              // pages in random order, with unused ones between
   std::function<bool()> cancelled{};  // asked while the cache is filled; true: the rest stays NaN
   int nan_from = -1;  // >= 0: K and V of row nan_from and later rows of every sequence are NaN
