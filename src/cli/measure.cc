@@ -200,6 +200,7 @@ Status explain_command(int argc, const char* const* argv) {
   std::string shape;
   std::string policy = "segue";
   std::string device = "cpu";
+  std::string layout = "device";
   std::string kv = "bf16";
   lab::ExplainOptions options;
   Args args("explain", "Which path a step takes, on how many workgroups, and why; nothing is run.",
@@ -219,6 +220,8 @@ Status explain_command(int argc, const char* const* argv) {
                "1 + k that the engine was started with")
       .text("--policy", policy, kPolicies)
       .choice("--device", device, {"cpu", "cuda"}, "plan for the CPU or for a GPU")
+      .choice("--layout", layout, {"device", "swizzled8", "token-major", "head-major"},
+              "of the KV cache; device: the device's fastest")
       .choice("--kv", kv, {"f32", "f16", "bf16"}, "storage type of the KV cache")
       .text("--device-facts", options.device_facts,
             "a GPU by name (h200), here or not; empty: this machine's, without one the H200")
@@ -264,6 +267,7 @@ Status explain_command(int argc, const char* const* argv) {
   for (const lab::NamedShape& one : shapes) {
     options.shape = one;
     options.shape.shape.kv = parse_kv(kv).value();
+    options.shape.shape.layout = parse_layout(layout).value_or(options.shape.shape.layout);
     Result<core::Json> json = lab::explain(options);
     if (!json.ok()) return json.error();
     const Result<std::string> words = lab::explain_text(options);

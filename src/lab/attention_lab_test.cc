@@ -194,6 +194,27 @@ TEST(Sweep, ChecksAndTimesEveryCell) {
   }
 }
 
+TEST(Sweep, TimesNaturalLayoutsWithTheKernelOfTheDeviceLayout) {
+  SweepOptions options;
+  options.shapes = {*parse_shape("4,2,64")};
+  options.depths = {300};
+  options.rows = {3};
+  options.policies = {attention::Policy::kSegue};
+  options.threads = 2;
+  options.rounds = 2;
+  std::string kernel;
+  for (const kv::Layout layout :
+       {kv::Layout::kTiled16, kv::Layout::kTokenMajor, kv::Layout::kHeadMajor}) {
+    options.layout = layout;
+    const Result<core::Json> sweep = run_sweep(options);
+    ASSERT_TRUE(sweep.ok()) << sweep.error().message;
+    const core::Json& cell = sweep->find("cells")->as_array()->front();
+    EXPECT_EQ(text(cell, "layout"), kv::layout_name(layout));
+    if (kernel.empty()) kernel = text(cell, "kernel");
+    EXPECT_EQ(text(cell, "kernel"), kernel);
+  }
+}
+
 TEST(Sweep, RefusesADepthBelowItsRows) {
   SweepOptions options;
   options.shapes = {*parse_shape("4,1,64")};

@@ -17,7 +17,7 @@ namespace segue::lab {
 
 /// As run_sweep(), whose checks have passed. Cells are checked against the reference in double on
 /// the GPU, KV buffers rotate so that a round reads more than 400 MB (cold), calls are replayed
-/// from a graph, cells of one depth take turns. Besides the CPU's members a cell has batch, layout,
+/// from a graph, cells of one depth take turns. Besides the CPU's members a cell has batch,
 /// page_size, unit, floor_us (its bytes at the read ceiling), launch_floor_us (one launch that
 /// reads as many, or null), prefill, tflops, plan_us, update_us (planning and sending) and
 /// relative_error.

@@ -341,6 +341,7 @@ class Group {
     json.set("rows", cell.rows);
     json.set("policy", attention::policy_name(cell.policy));
     json.set("kernel", plan.kernel->name);
+    json.set("layout", kv::layout_name(shape_.layout));
     json.set("path", attention::path_name(plan.verdict.path));
     json.set("workgroups", plan.workgroups());
     json.set("us", samples_json(cell.us));

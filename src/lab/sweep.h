@@ -43,14 +43,15 @@ struct SweepOptions {
 };
 
 /// {read_gbps, peak_gflops, threads, cache, interrupted, cells: [{shape, depth, rows, policy,
-/// kernel, path, workgroups, us {median, samples}, bytes, gbps, percent_of_read, ratio_to_one_row,
-/// operations, bound_us, ratio_to_bound, worst_error_over_bound, clause}]}. bytes: K and V read
-/// once. ratio_to_one_row: null without a 1-row cell of the same shape, depth and policy. bound_us:
-/// max(bytes / read bandwidth, operations / peak), both measured again right before every sample
-/// and compared with it; with warm caches on a buffer of the cell's size. clause:
-/// the one that sent the step to the whole path, or "". Interrupted: the cells have the samples
-/// that were taken, those without any are missing. kUnsupported for an unknown kernel or shape and
-/// where the device is missing; a cell that fails its check fails the sweep. On a GPU: lab/gpu.h.
+/// kernel, layout, path, workgroups, us {median, samples}, bytes, gbps, percent_of_read,
+/// ratio_to_one_row, operations, bound_us, ratio_to_bound, worst_error_over_bound, clause}]}.
+/// bytes: K and V read once. ratio_to_one_row: null without a 1-row cell of the same shape, depth
+/// and policy. bound_us: max(bytes / read bandwidth, operations / peak), both measured again right
+/// before every sample and compared with it; with warm caches on a buffer of the cell's size.
+/// clause: the one that sent the step to the whole path, or "". Interrupted: the cells have the
+/// samples that were taken, those without any are missing. kUnsupported for an unknown kernel or
+/// shape and where the device is missing; a cell that fails its check fails the sweep. On a GPU:
+/// lab/gpu.h.
 Result<core::Json> run_sweep(const SweepOptions& options);
 
 /// The cells as a table for people.

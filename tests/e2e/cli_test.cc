@@ -86,6 +86,7 @@ TEST_F(Cli, UsageErrorsExitWithTwoAndNameTheFlag) {
            {"explain --shape 4,1,64 --device cuda --kv f32", "f16, bf16"},
            {"explain --shape 4,1,64 --kernel cpu.portable.f16", "it does with KV (--kv) of f16"},
            {"sweep --shape 4,1,64 --kernel cpu.portable.f16", "does not support"},
+           {"sweep --shape 4,1,64 --layout swizzled8", "token-major and head-major"},
            {"exactness --kv f16 --kernel cpu.portable.bf16", "does not support"},
            {run_model + "-p x --kernel cpu.portable.f16", "does not support"},
        }) {
@@ -437,6 +438,12 @@ TEST_F(Cli, ExplainNamesClausesAndWorkgroupsOfThePublishedCase) {
   };
   EXPECT_EQ(*at(explain("--policy stock --rows 2"), "workgroups").as_int(), 8);
   EXPECT_EQ(*at(explain("--policy stock --rows 1"), "workgroups").as_int(), 128);
+  for (const char* layout : {"token-major", "head-major"}) {
+    const core::Json natural = explain(std::string("--layout ") + layout);
+    EXPECT_EQ(*at(natural, "kernel").as_string(), *at(explain(""), "kernel").as_string());
+    EXPECT_THAT(run_program(std::string("explain --shape 16,8,256 --layout ") + layout).output,
+                HasSubstr(layout));
+  }
   EXPECT_THAT(run_program("explain --shape 16,8,256 --policy stock --rows 2").output,
               HasSubstr("max_seqlen_q > 1"));
   EXPECT_THAT(run_program("explain --shape 16,8,256 --policy stock --batch 64").output,
