@@ -22,9 +22,11 @@ namespace segue {
 
 using AttentionDevice = Device;
 
-/// Where the element (token t of a page, dim d) of a kv head lies in the page. On the CPU only
-/// kDevice, which is kTiled16, has fast kernels; the reference serves the others, tens of times
-/// slower, and explain() says so. A GPU has fast kernels for all but kTiled16.
+/// Where the element (token t of a page, dim d) of a kv head lies in the page. The natural layouts,
+/// token-major and head-major, run on the same kernels as the device's own and give the same bytes;
+/// their strides are free (KvPages). On the CPU one row then takes up to about twice as long,
+/// because K is packed into tiles on its way; many rows share that. On the CPU the slow reference
+/// serves kSwizzled8, and explain() says so; on a GPU nothing serves kTiled16.
 enum class KvLayout : std::uint8_t {
   kDevice,      // the device's fastest: kTiled16 on the CPU, kSwizzled8 on a GPU
   kTokenMajor,  // [page][token][kv_head][head_dim], "NHD"

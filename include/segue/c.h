@@ -41,8 +41,9 @@ enum {
 
 enum { SEGUE_DEVICE_CPU = 0, SEGUE_DEVICE_CUDA = 1 };
 enum { SEGUE_F32 = 0, SEGUE_F16 = 1, SEGUE_BF16 = 2 };
-/* On the CPU only DEVICE, which is TILED16, has fast kernels; the others run on a slow reference.
- */
+/* token-major: [page][token][kv_head][head_dim]; head-major: [page][kv_head][token][head_dim]; both
+ * with strides of the caller, on the same kernels and with the same bytes as DEVICE. On the CPU the
+ * slow reference serves SWIZZLED8. */
 enum {
   SEGUE_LAYOUT_DEVICE = 0,
   SEGUE_LAYOUT_TOKEN_MAJOR = 1,
