@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "attention/cuda/harness/world.h"
+#include "attention/cuda/natural_maps.h"
 #include "attention/gpu.h"
 #include "segue/attention.h"
 
@@ -80,6 +81,20 @@ class Caller {
   device::Buffer workspace_;
   device::Buffer tables_;
 };
+
+TEST(AttentionApiOnAGpu, StridesWithoutATensorMapAreRefused) {
+  Shape shape{.q_heads = 8, .kv_heads = 2, .head_dim = 128, .layout = kv::Layout::kTokenMajor};
+  kv::View view = attention::dense_view(shape);
+  view.pages = 10;
+  EXPECT_TRUE(attention::cuda::check_maps(view).ok());
+  view.page_stride *= 2;  // V in the pages of K
+  EXPECT_TRUE(attention::cuda::check_maps(view).ok());
+  view.page_stride += 16;
+  EXPECT_FALSE(attention::cuda::check_maps(view).ok());
+  view.page_stride -= 16;
+  view.head_stride += 16;
+  EXPECT_FALSE(attention::cuda::check_maps(view).ok());
+}
 
 TEST(AttentionApiOnAGpu, GivesTheBytesOfTheKernelsPlainLimitedAndReplayed) {
   const Result<device::GpuFacts> gpu = device::current_gpu_facts();
