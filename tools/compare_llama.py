@@ -24,7 +24,10 @@ for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
 os.environ.setdefault("OMP_PROC_BIND", "true")
 ALL_CPUS = os.sched_getaffinity(0)
 
-import llama_cpp  # noqa: E402  (the environment must be clean first)
+try:
+    import llama_cpp  # noqa: E402  (the environment must be clean first)
+except ImportError:  # --help works without
+    llama_cpp = None
 
 
 class Llama:
@@ -93,6 +96,8 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", required=True)
     args = parser.parse_args()
+    if llama_cpp is None:
+        parser.error("the Python package llama_cpp is not installed (pip install llama-cpp-python)")
 
     silent = llama_cpp.llama_log_callback(lambda *_: None)  # kept: llama.cpp calls it until the end
     llama_cpp.llama_log_set(silent, None)
