@@ -49,6 +49,7 @@ struct Decision {
 /// What speculation did for a request, by the step times measured so far.
 struct AgainstOff {
   double speedup = 1;                // below 1: slower than no speculation
+  bool estimated = false;            // from few steps without drafts, or from none
   int k = 0;                         // of most of its steps with drafts
   double acceptance = 0;             // at every position, that yields the tokens it got from them
   std::optional<double> break_even;  // the same at which k drafts pay; empty: none does
@@ -104,8 +105,9 @@ class Controller {
                                               int kind = 0);
 
   /// For one sequence alone that ended at `depth` and whose drafters are of `kind`. Empty when it
-  /// verified nothing, or while so few steps with or without drafts have been measured that a slow
-  /// moment of the machine may have been all of them.
+  /// verified nothing, or while so few steps with drafts have been measured that a slow moment of
+  /// the machine may have been all of them. Where that is so of steps without drafts, as under
+  /// `auto` where drafts pay at once, what one takes is the cost model's estimate.
   std::optional<AgainstOff> against_off(const Statistics& counts, std::int64_t depth, int kind = 0);
 
   /// Estimates with their errors: step time by rows at the depth last seen, acceptance by grade and

@@ -54,7 +54,7 @@ std::optional<AgainstOff> Controller::against_off(const Statistics& counts, std:
   digest();
   const auto& steps_by_k = counts.k_histogram();
   const auto most = std::max_element(steps_by_k.begin() + 1, steps_by_k.end());
-  if (*most == 0 || std::min(off_steps_, verify_steps_) < kFewestSteps) return std::nullopt;
+  if (*most == 0 || verify_steps_ < kFewestSteps) return std::nullopt;
   double us = 0;
   for (int k = 0; k <= kMaxDraft; ++k) {
     const std::int64_t steps = steps_by_k[static_cast<std::size_t>(k)];
@@ -69,6 +69,7 @@ std::optional<AgainstOff> Controller::against_off(const Statistics& counts, std:
   const auto tokens = static_cast<double>(counts.steps() + counts.accepted());
   AgainstOff result;
   result.speedup = tokens * costs_.step_us(one_row) / us;
+  result.estimated = off_steps_ < kFewestSteps;
   result.k = static_cast<int>(most - steps_by_k.begin());
   result.acceptance = constant_acceptance(counts.mean_acceptance_length(), result.k);
   result.break_even = break_even_acceptance(result.k, depth, 1, kind);

@@ -453,11 +453,29 @@ TEST(ControllerSituations, SaysThatSpeculationIsSlowerAndWhatAcceptanceWouldPay)
   const std::optional<AgainstOff> found = controller.against_off(counts, 16384);
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->k, 4);
+  EXPECT_FALSE(found->estimated);
   // 50 steps of 10 ms, 150 of 20 ms; 200 tokens and 100 accepted drafts.
   EXPECT_NEAR(found->speedup, 300 * 10.0 / (50 * 10.0 + 150 * 20.0), 0.02);
   const double p = found->break_even.value_or(0);
   EXPECT_NEAR(1 + p + p * p + p * p * p + p * p * p * p, 2.0, 0.05);
   EXPECT_LT(found->acceptance, p);
+}
+
+TEST(ControllerSituations, WithoutAPlainStepTheComparisonIsAnEstimateAndSaysSo) {
+  Controller controller;
+  Statistics counts;
+  for (int i = 0; i < 60; ++i) {
+    const StepRows rows{2048, 5};
+    controller.observe_step({&rows, 1}, 12000.0);
+    counts.record({.depth = 2048, .drafted = 4, .accepted = 3});
+    EXPECT_EQ(controller.against_off(counts, 2048).has_value(), i >= 29) << i;
+  }
+  const std::optional<AgainstOff> found = controller.against_off(counts, 2048);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_TRUE(found->estimated);
+  // Four tokens a step, and a plain step is at most as dear as one of five rows.
+  EXPECT_GT(found->speedup, 1);
+  EXPECT_LE(found->speedup, 4);
 }
 
 TEST(Controller, ExplainsItsEstimatesWithTheirErrors) {

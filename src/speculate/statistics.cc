@@ -74,6 +74,11 @@ std::int64_t Statistics::drafted() const { return sum(positions_.drafted); }
 
 std::int64_t Statistics::accepted() const { return sum(positions_.accepted); }
 
+double Statistics::mean_tokens_per_step() const {
+  if (steps_ == 0) return 0.0;
+  return 1.0 + static_cast<double>(accepted()) / static_cast<double>(steps_);
+}
+
 double Statistics::mean_acceptance_length() const {
   const std::int64_t verify_steps = positions_.drafted[0];
   if (verify_steps == 0) return 1.0;

@@ -56,6 +56,8 @@ class Statistics {
   /// By ascending depth, those with steps.
   std::vector<DepthCounts> by_depth() const;
 
+  /// 1 + accepted drafts, the mean over all steps; 0 when there was none.
+  double mean_tokens_per_step() const;
   /// Tokens emitted per step that verified at least one draft; 1 when there was none.
   double mean_acceptance_length() const;
 

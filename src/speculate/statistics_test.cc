@@ -29,6 +29,7 @@ TEST(Statistics, CountsDraftsPerPositionPerDepthAndOverK) {
   EXPECT_EQ(s.drafted(), 4);
   EXPECT_EQ(s.accepted(), 2);
   EXPECT_DOUBLE_EQ(s.mean_acceptance_length(), 2.0);
+  EXPECT_DOUBLE_EQ(s.mean_tokens_per_step(), 5.0 / 3);
   EXPECT_EQ(
       s.to_json().dump(),
       R"({"steps":3,"drafted":4,"accepted":2,"drafted_per_position":[2,1,1],"accepted_per_position":[2,0,0],)"
@@ -62,6 +63,7 @@ TEST(Statistics, TotalOfPartsEqualsTheWhole) {
 
 TEST(Statistics, WithoutStepsTheAcceptanceLengthIsOne) {
   EXPECT_EQ(Statistics().mean_acceptance_length(), 1.0);
+  EXPECT_EQ(Statistics().mean_tokens_per_step(), 0.0);
   EXPECT_EQ(Statistics().to_json().find("by_depth")->as_array()->size(), 0u);
 }
 
