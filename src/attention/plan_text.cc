@@ -22,6 +22,8 @@ core::Json array_of(const std::vector<Row>& rows, const ObjectOf& object_of) {
   return json;
 }
 
+const char* plural(std::int64_t count) { return count == 1 ? "" : "s"; }
+
 core::Json shape_json(const Shape& shape) {
   return core::Json::object()
       .set("q_heads", shape.q_heads)
@@ -123,7 +125,7 @@ std::string to_text(const Plan& plan) {
   core::append(text, "kernel      {}: {}\n", plan.kernel != nullptr ? plan.kernel->name : "none",
                plan.kernel_reason);
   core::append(text, "workgroups  {}\n", plan.workgroups());
-  core::append(text, "bytes       {} of K and V, {} of partials\n", plan.kv_bytes,
+  core::append(text, "bytes       {} of K and V and {} of partials in each layer\n", plan.kv_bytes,
                plan.workspace_bytes());
   core::append(text, "operations  {}\n", plan.operations);
   for (std::size_t i = 0; i < plan.tiles.size(); ++i) {
@@ -132,11 +134,12 @@ std::string to_text(const Plan& plan) {
       break;
     }
     const RowTile& tile = plan.tiles[i];
-    core::append(
-        text,
-        "tile        sequence {}, rows {} to {} at position {}: {} units of {} keys, {} segments\n",
-        tile.sequence, tile.row_first, tile.row_first + tile.rows - 1, tile.position,
-        tile.unit_last - tile.unit_first, tile.unit, plan.tile_segments[i]);
+    core::append(text,
+                 "tile        sequence {}, rows {} to {} at position {}: {} unit{} of {} keys, {} "
+                 "segment{}\n",
+                 tile.sequence, tile.row_first, tile.row_first + tile.rows - 1, tile.position,
+                 tile.unit_last - tile.unit_first, plural(tile.unit_last - tile.unit_first),
+                 tile.unit, plan.tile_segments[i], plural(plan.tile_segments[i]));
   }
   return text;
 }

@@ -391,16 +391,12 @@ std::string cells_table(const core::Json& document) {
                                   "auto/off (95 %)", "auto/best (95 %)");
   for (const core::Json& cell : *document.find("cells")->as_array()) {
     const auto* alternatives = cell.find("alternatives")->as_array();
-    const core::Json& off = *cell.find("to_off");
-    const core::Json& best = *cell.find("to_best");
     table += fmt::format(
-        "{:>7} {:>5}  {:<11} {:>10.1f} {:>10.1f}  {:<5} {:>6.3f} [{:.3f} {:.3f}] {:>6.3f} [{:.3f} "
-        "{:.3f}]\n",
+        "{:>7} {:>5}  {:<11} {:>10.1f} {:>10.1f}  {:<5} {:>21} {:>21}\n",
         *cell.find("depth")->as_int(), *cell.find("batch")->as_int(),
         *cell.find("profile")->as_string(), number(alternatives->front(), "tokens_per_s"),
         number((*alternatives)[1], "tokens_per_s"), *cell.find("best_fixed")->as_string(),
-        number(off, "median"), number(off, "low95"), number(off, "high95"), number(best, "median"),
-        number(best, "low95"), number(best, "high95"));
+        ratio_text(*cell.find("to_off"), 3), ratio_text(*cell.find("to_best"), 3));
   }
   return table;
 }

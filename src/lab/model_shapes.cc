@@ -20,7 +20,8 @@ Result<ModelShapes> model_shapes(const std::string& path) {
     const auto layers =
         std::ranges::count(config->layers, static_cast<int>(kind), &model::Layer::kind);
     NamedShape shape;
-    shape.name = fmt::format("{} {} ({} layers)", config->name, facts.name, layers);
+    shape.name =
+        fmt::format("{} {} ({} layer{})", config->name, facts.name, layers, layers == 1 ? "" : "s");
     shape.shape.q_heads = config->q_heads;
     shape.shape.kv_heads = facts.kv_heads;
     shape.shape.head_dim = facts.head_dim;

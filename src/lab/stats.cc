@@ -9,6 +9,8 @@
 #include <limits>
 #include <numeric>
 
+#include <fmt/format.h>
+
 #include "core/check.h"
 
 namespace segue::lab {
@@ -91,7 +93,16 @@ core::Json samples_json(std::span<const double> samples) {
 
 core::Json ratio_json(const Ratio& ratio) {
   core::Json json = core::Json::object();
-  return json.set("median", ratio.median).set("low95", ratio.low95).set("high95", ratio.high95);
+  json.set("median", ratio.median);
+  if (std::isinf(ratio.high95)) return json.set("low95", {}).set("high95", {});
+  return json.set("low95", ratio.low95).set("high95", ratio.high95);
+}
+
+std::string ratio_text(const core::Json& ratio, int digits) {
+  const std::string middle = fmt::format("{:.{}f}", number(ratio, "median"), digits);
+  if (ratio.find("high95")->is_null()) return middle + " [no bounds]";
+  return fmt::format("{} [{:.{}f} {:.{}f}]", middle, number(ratio, "low95"), digits,
+                     number(ratio, "high95"), digits);
 }
 
 double number(const core::Json& json, std::string_view key) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -39,7 +40,10 @@ Ratio rate_ratio(const Turns& a, const Turns& b);
 
 /// {median, samples}.
 core::Json samples_json(std::span<const double> samples);
+/// {median, low95, high95}; both bounds are null where nothing bounds it.
 core::Json ratio_json(const Ratio& ratio);
+/// As the tables print it: "1.02 [0.98 1.05]", "1.02 [no bounds]".
+std::string ratio_text(const core::Json& ratio, int digits);
 
 /// A member as the tables print it: 0 when absent or no number.
 double number(const core::Json& json, std::string_view key);

@@ -12,6 +12,14 @@
 namespace segue::lab {
 namespace {
 
+TEST(RatioText, WithoutBoundsBothEndsAreMissingAlike) {
+  const core::Json loose = ratio_json(paired_ratio(std::vector{3.0}, std::vector{2.0}));
+  EXPECT_TRUE(loose.find("low95")->is_null());
+  EXPECT_TRUE(loose.find("high95")->is_null());
+  EXPECT_EQ(ratio_text(loose, 2), "1.50 [no bounds]");
+  EXPECT_EQ(ratio_text(ratio_json({1, 0.5, 1.25}), 2), "1.00 [0.50 1.25]");
+}
+
 TEST(PairedRatio, OfFewPairsBoundsNothing) {
   const Ratio none = paired_ratio({}, {});
   EXPECT_EQ(none.median, 1);

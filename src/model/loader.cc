@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <span>
 
 #include "core/dtype.h"
 
@@ -25,7 +27,10 @@ bool Loader::has(const std::string& name) const {
 }
 
 void Loader::fail(Error error) {
-  if (!problem_) problem_ = std::move(error);
+  if (problem_) return;
+  if (error.code == ErrorCode::kNoMemory && total_bytes_ > 0)
+    error.message += fmt::format("; all weights of the file need about {} bytes", total_bytes_);
+  problem_ = std::move(error);
 }
 
 bool Loader::stopped() {
@@ -41,10 +46,13 @@ std::optional<core::TensorView> Loader::take(const TensorRequest& request) {
   const auto& shape = tensor->shape;
   if (shape[0] != request.inputs || shape[1] != request.outputs || shape[2] != request.count ||
       shape[3] != 1) {
+    const std::array<std::int64_t, 4> wanted{request.inputs, request.outputs, request.count, 1};
+    std::size_t rank = wanted.size();  // without the ones that both end with
+    while (rank > 1 && shape[rank - 1] == 1 && wanted[rank - 1] == 1) --rank;
     fail({ErrorCode::kInvalidFile,
-          fmt::format("'{}': tensor '{}' has shape [{}, {}, {}, {}]; the config says [{}, {}, {}]",
-                      source_.path(), request.name, shape[0], shape[1], shape[2], shape[3],
-                      request.inputs, request.outputs, request.count)});
+          fmt::format("'{}': tensor '{}' has shape [{}]; the config says [{}]", source_.path(),
+                      request.name, fmt::join(std::span(shape).first(rank), ", "),
+                      fmt::join(std::span(wanted).first(rank), ", "))});
     return std::nullopt;
   }
   taken_.insert(request.name);

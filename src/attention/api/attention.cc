@@ -174,6 +174,10 @@ Status fill_limits(const Shape& shape, AttentionLimits& limits) {
     return usage(fmt::format("limits of {} sequences and {} rows each; both must be at least 1",
                              limits.sequences, limits.rows_per_sequence));
   }
+  if (limits.rows_per_sequence > kMostKeys) {
+    return usage(fmt::format("limit of {} rows per sequence; allowed are 1 to {}",
+                             limits.rows_per_sequence, kMostKeys));
+  }
   if (limits.kv_len < limits.rows_per_sequence || limits.kv_len > kMostKeys) {
     return usage(fmt::format("kv_len limit {}; allowed are {} (the rows of a sequence) to {}",
                              limits.kv_len, limits.rows_per_sequence, kMostKeys));

@@ -332,6 +332,8 @@ TEST(AttentionApi, HoldsStepsToTheLimitsOfThePlan) {
   AttentionLimits limits = step.limits(128, 4);
   for (const auto& [change, part] : std::vector<std::pair<void (*)(AttentionLimits&), const char*>>{
            {[](AttentionLimits& l) { l.sequences = 0; }, "0 sequences"},
+           {[](AttentionLimits& l) { l.rows_per_sequence = 2'000'000'000; },
+            "limit of 2000000000 rows per sequence; allowed are 1 to 1073741823"},
            {[](AttentionLimits& l) { l.kv_len = 3; }, "kv_len limit 3"},
            {[](AttentionLimits& l) { l.kv_len = std::int64_t{1} << 40; }, "kv_len limit"},
            {[](AttentionLimits& l) { l.table_stride = 2; }, "page table rows of 2"}}) {

@@ -96,11 +96,17 @@ class Reader {
     std::uint64_t length = 0;
     std::memcpy(&length, bytes_.data(), kLengthBytes);
     const std::uint64_t left = bytes_.size() - kLengthBytes;
-    if (length > kMaxHeaderBytes || length > left) {
+    if (length > kMaxHeaderBytes) {
       return invalid(
-          fmt::format("a header of {} bytes is announced, the file has {} after its "
-                      "length and {} are allowed (is this a complete safetensors file?)",
-                      length, left, kMaxHeaderBytes));
+          fmt::format("a header of {} bytes is announced, {} are allowed (is this a safetensors "
+                      "file?)",
+                      length, kMaxHeaderBytes));
+    }
+    if (length > left) {
+      return invalid(
+          fmt::format("a header of {} bytes is announced, the file ends early, {} bytes after its "
+                      "length (is the download complete?)",
+                      length, left));
     }
     const std::string_view text(reinterpret_cast<const char*>(bytes_.data()) + kLengthBytes,
                                 static_cast<std::size_t>(length));
@@ -197,8 +203,11 @@ class Reader {
     if (begin > end || end > data_bytes_) {
       return invalid(
           tensor.name,
-          fmt::format("has data_offsets [{}, {}], the data has {} bytes{}", begin, end, data_bytes_,
-                      end > data_bytes_ ? " (is the download complete?)" : ""));
+          end > data_bytes_
+              ? fmt::format("has data_offsets [{}, {}], the file ends early, after {} bytes of "
+                            "data (is the download complete?)",
+                            begin, end, data_bytes_)
+              : fmt::format("has data_offsets [{}, {}], which end before they begin", begin, end));
     }
     if (end - begin != needed) {
       return invalid(tensor.name,
