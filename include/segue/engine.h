@@ -30,7 +30,7 @@ struct EngineOptions {
   std::int64_t context = 0;  // largest prompt + completion; 0: what the model was trained for
   int max_sequences = 1;     // requests in flight at once; others wait
   int decode_rows =
-      0;  // 1 + k that the policy pr45450 is told; 0: 1 + the largest k of the requests
+      0;  // 1 + k that the policy pr45450 is told; 0: the most that a request can ask for
   std::string policy = "segue";
   std::string kernel;  // forced attention kernel; empty: the planner's choice
   std::function<void(double fraction)> load_progress;
@@ -60,6 +60,11 @@ class Engine {
   /// create() begins with it.
   static Result<Limits> limits(const EngineOptions& options);
 
+  /// What a person should know before a chat with this model: that it has no chat template and
+  /// whose turns encode_chat() writes instead, and why. Empty: by its template. Reads no weights.
+  /// kUsage when nothing tells a format, kUnsupported for a template that is unknown.
+  static Result<std::string> chat_note(const std::string& model);
+
   /// Loads the model and reserves the KV cache; what cannot fit is refused here, with the sizes.
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options);
   ~Engine();
@@ -72,9 +77,19 @@ class Engine {
   /// All requests, up to max_sequences at once; results in the order of the requests.
   std::vector<Result<Completion>> generate_batch(std::span<const Request> requests);
 
-  /// One line for people: model, device, threads, KV type and the path that
-  /// verify steps take at the end of the context, the depth said.
-  std::string start_line() const;
+  /// One line for people: model, device, threads, KV type, who drafts for these requests, and the
+  /// path of their largest steps at both ends of the context.
+  std::string start_line(std::span<const Request> requests) const;
+
+  /// How attention has run so far, by kind of layer, kernel and path.
+  struct AttentionUse {
+    std::string kind;  // of layer
+    int layers = 0;
+    std::string kernel;
+    std::string path;
+    std::int64_t steps = 0;
+  };
+  const std::vector<AttentionUse>& attention() const;
 
   std::string model_name() const;
   /// As given to create(), with what a 0 of threads, page_size, context and decode_rows came to.
@@ -92,7 +107,7 @@ class Engine {
 
   /// A conversation as Request::prompt_tokens, in the model's chat format and ready for the answer.
   /// Roles: "system", "user", "assistant". What contents spell never becomes a control token.
-  /// kUnsupported for unknown formats.
+  /// Fails as chat_note() does.
   struct Message {
     std::string role;
     std::string content;

@@ -28,6 +28,9 @@ struct Request {
       on_text;  // complete UTF-8, as soon as it is final; may be empty
 };
 
+/// Largest k of its steps: draft_tokens, or what a 0 stands for; 0 with speculation off.
+int most_drafts(const Request& request);
+
 enum class FinishReason : std::uint8_t {
   kStop,      // the model ended its turn
   kStopText,  // one of Request::stop
@@ -67,6 +70,7 @@ struct GenerationStats {
   std::vector<DepthStats> by_depth;       // the same counts; depths that no step had are left out
   std::vector<std::int64_t> k_histogram;  // decode steps by k
   double mean_acceptance_length = 1.0;    // tokens per step that verified at least one draft
+  double tokens_per_step = 0;             // of all decode steps; 0: there was none
   double prefill_s = 0;                   // first prompt row in to first token out
   double decode_s = 0;                    // first token out to last token out
   double prefill_tokens_per_s = 0;        // 0: nothing was prefilled, there is no rate
@@ -74,9 +78,10 @@ struct GenerationStats {
   double draft_s = 0;
   double verify_s = 0;
   double other_s = 0;
-  /// Against no speculation, by the step times measured so far; 0 while fewer than 30 steps
-  /// without drafts, or with, were: under `auto` that is so where speculation wins at once.
+  /// Against no speculation, by the step times measured so far; 0 while fewer than 30 steps with
+  /// drafts were.
   double speedup_over_off = 0;
+  bool speedup_estimated = false;    // fewer than 30 steps without drafts were measured, or none
   int usual_k = 0;                   // of most steps with drafts
   double usual_acceptance = 0;       // at every draft position, that yields the tokens they gave
   double break_even_acceptance = 0;  // the same at which usual_k drafts pay; 2: none does

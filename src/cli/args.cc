@@ -153,9 +153,11 @@ Args& Args::path(std::string_view names, std::string& target, std::string_view h
   return *this;
 }
 
-Args& Args::texts(std::string_view names, std::vector<std::string>& target, std::string_view help) {
+Args& Args::texts(std::string_view names, std::vector<std::string>& target, std::string_view help,
+                  bool required) {
   impl_->app.add_option(std::string(names), target, std::string(help))
       ->type_name("")
+      ->required(required)
       ->expected(1)
       ->allow_extra_args(false)
       ->take_all()

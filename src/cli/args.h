@@ -29,8 +29,9 @@ class Args {
   /// A text that names a file: not empty.
   Args& path(std::string_view names, std::string& target, std::string_view help,
              bool required = false);
-  Args& texts(std::string_view names, std::vector<std::string>& target,
-              std::string_view help);  // may repeat
+  /// May repeat.
+  Args& texts(std::string_view names, std::vector<std::string>& target, std::string_view help,
+              bool required = false);
   Args& choice(std::string_view names, std::string& target, const std::vector<std::string>& allowed,
                std::string_view help);
   Args& integer(std::string_view names, std::int64_t& target, const Range<std::int64_t>& range,

@@ -10,7 +10,6 @@
 #include "cli/commands.h"
 #include "cli/generation.h"
 #include "cli/terminal.h"
-#include "core/build.h"
 #include "core/file.h"
 #include "core/log.h"
 
@@ -25,6 +24,7 @@ struct Line {
   std::int64_t number;  // in the file, from 1
   Request request;
   std::vector<WithoutEffect> without_effect;  // of the fields that it has
+  core::Json id;  // the user's name for it, given back as it is; or null
 };
 
 /// One line of the requests file. Absent fields keep the defaults of the flags; unknown fields are
@@ -34,8 +34,9 @@ class LineReader {
   explicit LineReader(const core::Json& json) : json_(json) {}
 
   Result<Line> read(std::int64_t line_number, Request defaults) {
-    Line line{line_number, std::move(defaults), {}};
+    Line line{line_number, std::move(defaults), {}, {}};
     Request& request = line.request;
+    id(line.id);
     text("prompt", request.prompt);
     tokens("prompt_tokens", request.prompt_tokens);
     if ((json_.find("prompt") == nullptr) == (json_.find("prompt_tokens") == nullptr))
@@ -88,6 +89,13 @@ class LineReader {
     const std::string text = found.dump();
     fail(key, fmt::format("{}{} is not allowed; allowed: {}", text.substr(0, kShown),
                           text.size() > kShown ? ".." : "", allowed));
+  }
+  void id(core::Json& out) {
+    const core::Json* json = field("id");
+    if (json == nullptr) return;
+    if (json->as_string() == nullptr && json->as_int() == nullptr)
+      return refuse("id", *json, "a string or a whole number");
+    out = *json;
   }
   void text(std::string_view key, std::string& out) {
     const core::Json* json = field(key);
@@ -167,9 +175,8 @@ Result<std::vector<Line>> read_requests(const std::string& path, const Request& 
     lines.push_back(std::move(read).value());
   }
   if (lines.empty()) {
-    return Error{ErrorCode::kUsage,
-                 fmt::format("{} has no request; needed: one JSON object a line",
-                             path == "-" ? "standard input" : fmt::format("'{}'", path))};
+    return Error{ErrorCode::kUsage, fmt::format("{} has no request; needed: one JSON object a line",
+                                                input_name(path))};
   }
   return lines;
 }
@@ -221,8 +228,10 @@ Status collect_answers(const std::vector<Line>& lines, const Request& flags,
   for (std::size_t i = 0; i < completions.size(); ++i) {
     const Result<Completion>& completion = completions[i];
     core::Json json = core::Json::object();
+    if (!lines[i].id.is_null()) json.set("id", lines[i].id);
     if (completion.ok()) {
-      json = completion_json(*completion, load_s, lines[i].request.logits_hash);
+      const core::Json answer = completion_json(*completion, load_s, lines[i].request.logits_hash);
+      for (const auto& [key, value] : *answer.as_object()) json.set(key, value);
       if (completion->lost_bytes > 0) {
         core::log_info(fmt::format("request on line {}: {}", lines[i].number,
                                    lost_bytes_warning(completion->lost_bytes)));
@@ -257,7 +266,7 @@ Status batch_command(int argc, const char* const* argv) {
   args.path("--requests", path,
             "JSON Lines: prompt or prompt_tokens, and any of n, temperature, top_k, top_p, min_p, "
             "repeat_penalty, repeat_last_n, seed, spec, draft_tokens, stop, ignore_eos, "
-            "logits_hash, parse_special "
+            "logits_hash, parse_special; an id, a string or a number, comes back with its answer "
             "(-: standard input)",
             true)
       .integer("--parallel", parallel, {1, 4096}, "requests in flight at once");
@@ -274,6 +283,11 @@ Status batch_command(int argc, const char* const* argv) {
   warn_of_what_has_no_effect(*lines, defaults.without_effect(args));
   EngineOptions options = flags.options();
   options.max_sequences = std::clamp(static_cast<int>(lines->size()), 1, parallel);
+  std::vector<Request> requests;
+  for (const Line& line : *lines) {
+    options.decode_rows = std::max(options.decode_rows, 1 + most_drafts(line.request));
+    requests.push_back(line.request);
+  }
   const Result<Limits> limits = Engine::limits(options);
   if (!limits.ok()) return limits.error();
   if (Status status = check_requests(*lines, *limits); !status.ok()) return status;
@@ -281,9 +295,7 @@ Status batch_command(int argc, const char* const* argv) {
   if (Status status = trace.open(flags.trace, options); !status.ok()) return status;
   const Result<std::unique_ptr<Engine>> engine = Engine::create(options);
   if (!engine.ok()) return engine.error();
-  core::log_info((*engine)->start_line());
-  std::vector<Request> requests;
-  for (const Line& line : *lines) requests.push_back(line.request);
+  core::log_info((*engine)->start_line(requests));
   core::Json all = core::Json::array();
   const Status answered = collect_answers(
       *lines, defaults.request(), (*engine)->generate_batch(requests), (*engine)->load_s(), all);
@@ -293,11 +305,11 @@ Status batch_command(int argc, const char* const* argv) {
   core::Json document = core::Json::object();
   core::Json settings = all_settings((*engine)->options(), defaults.request());
   settings.set("parallel", options.max_sequences).set("device_name", (*engine)->device_name());
-  document.set("completions", std::move(all))
-      .set("settings", std::move(settings))
-      .set("machine", core::machine_json())
-      .set("build", core::build_json());
-  if (Status status = write_json(flags.json, document); !status.ok()) return status;
+  document.set("completions", std::move(all)).set("attention", attention_json(**engine));
+  if (Status status = write_with_settings(flags.json, std::move(document), std::move(settings));
+      !status.ok()) {
+    return status;
+  }
   if (Status status = trace.close(); !status.ok()) return status;
   return answered;
 }

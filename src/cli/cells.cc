@@ -74,7 +74,7 @@ Status cells_command(int argc, const char* const* argv) {
   Result<core::Json> cells = lab::run_cells(model.model, options);
   if (!cells.ok()) return cells.error();
   core::Json settings = core::Json::object();
-  settings.set("model", model_label(model.model))
+  settings.set("model", model.model)
       .set("depths", depths)
       .set("batch", batches)
       .set("acceptance", profiles)

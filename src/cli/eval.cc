@@ -52,23 +52,23 @@ Status eval_command(int argc, const char* const* argv) {
   const NamedPath outputs[] = {{"--json", json}};
   if (Status status = check_distinct(inputs, outputs); !status.ok()) return status;
   if (Status status = check_writable(json); !status.ok()) return status;
-  const Result<std::string> text = core::read_file(text_file.empty() ? reference : text_file);
+  const std::string& input = text_file.empty() ? reference : text_file;
+  const std::string source = input_name(input);
+  const Result<std::string> text = core::read_file(input);
   if (!text.ok()) return text.error();
   if (text->empty()) {
-    return Error{ErrorCode::kInvalidFile,
-                 fmt::format("'{}' is empty", text_file.empty() ? reference : text_file)};
+    return Error{ErrorCode::kInvalidFile, fmt::format("{} is empty", source)};
   }
   Result<core::Json> recorded = core::Json();
   if (!reference.empty()) {
     recorded = core::Json::parse(*text);
     if (!recorded.ok()) {
-      return Error{recorded.error().code,
-                   fmt::format("'{}': {}", reference, recorded.error().message)};
+      return Error{recorded.error().code, fmt::format("{}: {}", source, recorded.error().message)};
     }
   }
   lab::EvaluateOptions options;
   options.text = *text;
-  options.source = text_file.empty() ? reference : text_file;
+  options.source = source;
   options.recorded = reference.empty() ? nullptr : &*recorded;
   options.against_float = against_float;
   options.device = parse_device(device);

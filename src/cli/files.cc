@@ -72,10 +72,11 @@ Status inspect_command(int argc, const char* const* argv) {
   const NamedPath inputs[] = {{"the model", path}};
   const NamedPath outputs[] = {{"--json", json}};
   if (Status status = check_distinct(inputs, outputs); !status.ok()) return status;
-  const Result<core::Json> description = describe(path);
+  Result<core::Json> description = describe(path);
   if (!description.ok()) return description.error();
   if (!quiet && json != "-") print_description(*description);
-  return write_json(json, *description);
+  return write_with_settings(json, std::move(description).value(),
+                             core::Json::object().set("file", path));
 }
 
 Status tokenize_command(int argc, const char* const* argv) {
@@ -93,7 +94,7 @@ Status tokenize_command(int argc, const char* const* argv) {
       .text("-p,--prompt", prompt, "text")
       .path("--prompt-file", prompt_file, "read the text from this file (-: standard input)")
       .flag("--special", special, "texts of control tokens become those tokens")
-      .path("--json", json, "write {tokens, pieces, lost_bytes} to this file (-: standard output)")
+      .path("--json", json, "write tokens, pieces and lost_bytes to this file (-: standard output)")
       .integer("--threads", threads, ranges::kThreads,
                "accepted by every command; this one needs one")
       .flag("-q,--quiet", quiet, "no table");
@@ -127,7 +128,9 @@ Status tokenize_command(int argc, const char* const* argv) {
   if (lost > 0 && !quiet) core::log_info(lost_bytes_warning(lost));
   core::Json document = core::Json::object();
   document.set("tokens", ids).set("pieces", std::move(pieces)).set("lost_bytes", lost);
-  return write_json(json, document);
+  core::Json settings = core::Json::object();
+  settings.set("model", model).set("prompt_file", prompt_file).set("special", special);
+  return write_with_settings(json, std::move(document), std::move(settings));
 }
 
 }  // namespace segue::cli

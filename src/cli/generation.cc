@@ -142,9 +142,9 @@ std::vector<WithoutEffect> RequestFlags::without_effect(const Args& args) const 
 
 core::Json engine_settings(const EngineOptions& used) {
   core::Json json = core::Json::object();
-  return json.set("model", model_label(used.model))
-      .set("assistant", file_name(used.assistant))
-      .set("draft_model", file_name(used.draft_model))
+  return json.set("model", used.model)
+      .set("assistant", used.assistant)
+      .set("draft_model", used.draft_model)
       .set("device", device_name(used.device))
       .set("threads", used.threads)
       .set("kv", kv_type_name(used.kv))
@@ -152,7 +152,25 @@ core::Json engine_settings(const EngineOptions& used) {
       .set("prefill_chunk", used.prefill_chunk)
       .set("ctx", used.context)
       .set("policy", used.policy)
-      .set("kernel", used.kernel);
+      .set("kernel", forced_kernel(used.kernel));
+}
+
+core::Json attention_json(const Engine& engine) {
+  core::Json all = core::Json::array();
+  for (const Engine::AttentionUse& use : engine.attention()) {
+    core::Json json = core::Json::object();
+    json.set("kind", use.kind)
+        .set("layers", use.layers)
+        .set("kernel", use.kernel)
+        .set("path", use.path)
+        .set("steps", use.steps);
+    all.push(std::move(json));
+  }
+  return all;
+}
+
+core::Json forced_kernel(const std::string& kernel) {
+  return kernel.empty() ? core::Json() : core::Json(kernel);
 }
 
 core::Json request_settings(const Request& request) {
@@ -167,7 +185,7 @@ core::Json request_settings(const Request& request) {
       .set("repeat_last_n", sampling.repeat_last_n)
       .set("seed", sampling.seed)
       .set("spec", spec_mode_name(request.spec))
-      .set("draft_tokens", request.draft_tokens)
+      .set("draft_tokens", most_drafts(request))
       .set("stop", request.stop)
       .set("ignore_eos", request.ignore_eos)
       .set("logits_hash", request.logits_hash)
@@ -266,7 +284,10 @@ core::Json completion_json(const Completion& completion, double load_s, bool wit
       .set("drafted_per_position", stats.drafted_per_position)
       .set("by_depth", std::move(depths))
       .set("mean_acceptance_length", stats.mean_acceptance_length)
+      .set("tokens_per_step", measured(stats.tokens_per_step))
       .set("speedup_over_off", measured(stats.speedup_over_off))
+      .set("speedup_estimated",
+           stats.speedup_over_off > 0 ? core::Json(stats.speedup_estimated) : core::Json())
       .set("k_histogram", stats.k_histogram)
       .set("time_s", time);
   core::Json json = core::Json::object();

@@ -85,11 +85,18 @@ Result<KvType> parse_kv(std::string_view name);
 /// "cpu" or "cuda".
 Device parse_device(std::string_view name);
 
-/// `settings` of an engine: what it used, with what a 0 of the flags stood for.
+/// `settings` of an engine: what it used, with what a 0 of the flags stood for; `kernel` is null
+/// unless one was forced.
 core::Json engine_settings(const EngineOptions& used);
 core::Json request_settings(const Request& request);
 /// Both in one object.
 core::Json all_settings(const EngineOptions& used, const Request& request);
+
+/// `attention` of a document: the kernels and paths that ran, with the steps of each.
+core::Json attention_json(const Engine& engine);
+
+/// null for none.
+core::Json forced_kernel(const std::string& kernel);
 
 /// `settings`, `machine` and `build` are added by the caller where one document holds many
 /// completions.

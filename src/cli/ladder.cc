@@ -92,7 +92,8 @@ Status ladder_command(int argc, const char* const* argv) {
     Result<std::string> text = core::read_file(prompt_file);
     if (!text.ok()) return text.error();
     if (text->empty())
-      return Error{ErrorCode::kInvalidFile, fmt::format("'{}' is empty", prompt_file)};
+      return Error{ErrorCode::kInvalidFile,
+                   fmt::format("--prompt-file: {} is empty", input_name(prompt_file))};
     options.text = std::move(text).value();
   }
   const NamedPath inputs[] = {{"--model", model.model},
@@ -113,9 +114,9 @@ Status ladder_command(int argc, const char* const* argv) {
   Result<core::Json> ladder = lab::run_ladder(model.model, options);
   if (!ladder.ok()) return ladder.error();
   core::Json settings = core::Json::object();
-  settings.set("model", model_label(model.model))
-      .set("assistant", file_name(options.assistant))
-      .set("draft_model", file_name(options.draft_model))
+  settings.set("model", model.model)
+      .set("assistant", options.assistant)
+      .set("draft_model", options.draft_model)
       .set("depths", depths)
       .set("spec", specs)
       .set("policies", policies)
@@ -125,7 +126,7 @@ Status ladder_command(int argc, const char* const* argv) {
       .set("synthetic_acceptance", options.synthetic_acceptance)
       .set("device", device)
       .set("kv", kv)
-      .set("page_size", options.page_size)
+      .set("page_size", *ladder->find("page_size"))
       .set("prefill_chunk", options.prefill_chunk)
       .set("threads", *ladder->find("threads"));
   const std::string table = lab::ladder_table(*ladder);

@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/generation.h"
 #include "cli/terminal.h"
+#include "core/log.h"
 #include "lab/exactness.h"
 #include "lab/explain.h"
 #include "lab/model_shapes.h"
@@ -85,7 +86,8 @@ Status sweep_command(int argc, const char* const* argv) {
              "segue sweep --shape gemma-4-31b-global --policies segue,stock --json sweep.json",
              "segue sweep --device cuda --shape llama-70b --depths 4096,32768 --batch 1,16"});
   args.texts("--shape", shapes,
-             "Q_HEADS,KV_HEADS,HEAD_DIM[,WINDOW] or the name of a published shape; may repeat")
+             "Q_HEADS,KV_HEADS,HEAD_DIM[,WINDOW] or the name of a published shape; may repeat",
+             true)
       .integers("--depths", options.depths, ranges::kDepth, "keys that the last row sees")
       .integers("--rows", rows, {1, 8192}, "query rows")
       .list("--policies", policies, kPolicies)
@@ -108,7 +110,6 @@ Status sweep_command(int argc, const char* const* argv) {
   const Result<bool> parsed = args.parse(argc, argv);
   if (!parsed.ok()) return parsed.error();
   if (!*parsed) return {};
-  if (shapes.empty()) return Error{ErrorCode::kUsage, "--shape is needed (see segue sweep --help)"};
   for (const std::string& text : shapes) {
     if (std::ranges::count(shapes, text) > 1)
       return Error{ErrorCode::kUsage, fmt::format("--shape: {} is given twice", text)};
@@ -148,7 +149,7 @@ Status sweep_command(int argc, const char* const* argv) {
       .set("kv", kv)
       .set("cache", cache)
       .set("rounds", options.rounds)
-      .set("kernel", options.kernel)
+      .set("kernel", forced_kernel(options.kernel))
       .set("threads", threads_of(*sweep));
   const std::string table = lab::sweep_table(*sweep);
   return finish(flags, std::move(sweep).value(), std::move(settings), table);
@@ -182,7 +183,7 @@ Status exactness_command(int argc, const char* const* argv) {
   core::Json settings = core::Json::object();
   settings.set("kv", kv)
       .set("device", device)
-      .set("kernel", options.kernel)
+      .set("kernel", forced_kernel(options.kernel))
       .set("threads", threads_of(*exactness));
   const std::string table = lab::exactness_table(*exactness);
   if (Status status = finish(flags, std::move(exactness).value(), std::move(settings), table);
@@ -272,7 +273,12 @@ Status explain_command(int argc, const char* const* argv) {
     if (!json.ok()) return json.error();
     const Result<std::string> words = lab::explain_text(options);
     if (!words.ok()) return words.error();
-    text += (text.empty() ? "" : "\n") + *words;
+    text += text.empty() ? "" : "\n";
+    if (!model.empty()) {
+      text += fmt::format("layers      {}\n", core::printable(one.name));
+      json->set("layers", one.name);
+    }
+    text += *words;
     groups.push(std::move(json).value());
   }
   core::Json document = core::Json::object();
@@ -282,7 +288,7 @@ Status explain_command(int argc, const char* const* argv) {
     document.set("groups", std::move(groups));
   }
   core::Json settings = core::Json::object();
-  settings.set("model", file_name(model))
+  settings.set("model", model)
       .set("shape", shape)
       .set("depth", options.depth)
       .set("rows", options.rows)
@@ -293,7 +299,7 @@ Status explain_command(int argc, const char* const* argv) {
       .set("device", device)
       .set("device_facts", options.device_facts)
       .set("workgroups", options.workgroups)
-      .set("kernel", options.kernel);
+      .set("kernel", forced_kernel(options.kernel));
   return finish(flags, std::move(document), std::move(settings), text);
 }
 

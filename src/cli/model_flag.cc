@@ -8,8 +8,6 @@
 #include <fstream>
 #include <system_error>
 
-#include "cli/terminal.h"
-
 namespace segue::cli {
 namespace {
 
@@ -46,12 +44,6 @@ Status ModelFlag::check_drafts(const std::string& assistant, const std::string& 
   if (Status status = check_model_path("--assistant", assistant, forms); !status.ok())
     return status;
   return check_model_path("--draft-model", draft_model);
-}
-
-std::string model_label(const std::string& model) {
-  if (!model.starts_with(kRandom)) return file_name(model);
-  const std::size_t path = model.find(':', kRandom.size()) + 1;
-  return model.substr(0, path) + file_name(model.substr(path));
 }
 
 Status check_model_path(std::string_view flag, const std::string& path, const ModelForms& forms) {

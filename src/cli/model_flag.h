@@ -30,9 +30,6 @@ struct ModelFlag {
 inline constexpr const char* kAssistantHelp =
     "the model's assistant: a folder or a GGUF file; with --random-weights also a config.json";
 
-/// What a recorded result calls it: without the folders, "random:SEED:" in front.
-std::string model_label(const std::string& model);
-
 /// What a path may be besides a GGUF file.
 struct ModelForms {
   std::string_view in_folder = "config.json";  // a folder with this file

@@ -13,7 +13,6 @@
 #include "cli/commands.h"
 #include "cli/generation.h"
 #include "cli/terminal.h"
-#include "core/build.h"
 #include "core/file.h"
 #include "core/log.h"
 
@@ -38,24 +37,28 @@ void print_text(std::string_view text) {
 }
 
 /// "123", or "-" where nothing was measured.
-std::string rate(double tokens_per_s, int digits) {
-  return tokens_per_s > 0 ? fmt::format("{:.{}f}", tokens_per_s, digits) : "-";
+std::string measured(double value, int digits) {
+  return value > 0 ? fmt::format("{:.{}f}", value, digits) : "-";
 }
 
 /// `chosen`: the user fixed k, so that the advice to leave it open is one.
 void print_stats(const Completion& completion, bool chosen, bool with_hash) {
   const GenerationStats& stats = completion.stats;
+  const auto plural = [](auto count) { return count == 1 ? "" : "s"; };
   std::string line =
-      fmt::format("[{} prompt tokens at {}/s, {} tokens at {}/s, {}", completion.prompt_tokens,
-                  rate(stats.prefill_tokens_per_s, 0), completion.tokens.size(),
-                  rate(stats.decode_tokens_per_s, 1), finish_reason_name(completion.finish_reason));
+      fmt::format("[{} prompt token{} at {}/s, {} token{} at {}/s, {} a step, {}",
+                  completion.prompt_tokens, plural(completion.prompt_tokens),
+                  measured(stats.prefill_tokens_per_s, 0), completion.tokens.size(),
+                  plural(completion.tokens.size()), measured(stats.decode_tokens_per_s, 1),
+                  measured(stats.tokens_per_step, 2), finish_reason_name(completion.finish_reason));
   if (stats.drafted > 0) {
     line += fmt::format("; {} of {} drafts accepted, acceptance length {:.2f}", stats.accepted,
                         stats.drafted, stats.mean_acceptance_length);
   }
   if (with_hash) line += fmt::format("; logits hash {:016x}", completion.logits_hash);
   core::log_info(line + "]");
-  if (chosen && stats.speedup_over_off > 0 && stats.speedup_over_off < kNotSlower) {
+  if (chosen && !stats.speedup_estimated && stats.speedup_over_off > 0 &&
+      stats.speedup_over_off < kNotSlower) {
     const std::string need =
         stats.break_even_acceptance > 1
             ? fmt::format("no acceptance makes k = {} pay", stats.usual_k)
@@ -87,11 +90,8 @@ void print_end(const RunFlags& flags, const Completion& completion) {
 Status write_document(const RunFlags& flags, const Engine& engine, core::Json json) {
   core::Json settings = all_settings(engine.options(), flags.request.request());
   settings.set("device_name", engine.device_name());
-  json.set("model", engine.model_name())
-      .set("settings", std::move(settings))
-      .set("machine", core::machine_json())
-      .set("build", core::build_json());
-  return write_json(flags.engine.json, json);
+  json.set("model", engine.model_name()).set("attention", attention_json(engine));
+  return write_with_settings(flags.engine.json, std::move(json), std::move(settings));
 }
 
 core::Json completion_json(const RunFlags& flags, const Engine& engine,
@@ -132,9 +132,22 @@ Result<bool> read_message(const Engine& engine, std::string& line) {
   return !line.empty();
 }
 
+/// A line for the person whose next message may not fit.
+void warn_of_a_full_context(const Engine& engine, const Completion& completion) {
+  constexpr std::int64_t kShare = 10;
+  const std::int64_t context = engine.options().context;
+  const std::int64_t left =
+      context - completion.prompt_tokens - static_cast<std::int64_t>(completion.tokens.size());
+  if (left * kShare >= context) return;
+  core::log_info(fmt::format(
+      "warning: {} of the {} tokens of the context (--ctx) are left for the next message and its "
+      "reply",
+      left, context));
+}
+
 /// Turns until end of input; the JSON document has the reply of each, and the message that it
-/// answers as its prompt. Where a person types, Ctrl-C ends a reply, and the chat only between
-/// replies.
+/// answers as its prompt; a turn that fails is the last, and has its error. Where a person types,
+/// Ctrl-C ends a reply, and the chat only between replies.
 Status run_chat(const RunFlags& flags, Engine& engine, Request request) {
   std::vector<Engine::Message> messages;
   std::int64_t lost_bytes = 0;
@@ -166,19 +179,19 @@ Status run_chat(const RunFlags& flags, Engine& engine, Request request) {
     given = false;
     say("user", line);
     Result<std::vector<std::int32_t>> prompt = engine.encode_chat(messages);
-    if (!prompt.ok()) {
-      status = prompt.error();
-      break;
-    }
-    request.prompt_tokens = std::move(prompt).value();
-    Result<Completion> completion = engine.generate(request);
+    if (prompt.ok()) request.prompt_tokens = std::move(prompt).value();
+    Result<Completion> completion =
+        prompt.ok() ? engine.generate(request) : Result<Completion>(prompt.error());
     if (!completion.ok()) {
       status = completion.error();
+      core::Json failed = core::Json::object();
+      replies.push(failed.set("error", completion.error().message).set("prompt", line));
       break;
     }
     completion->lost_bytes = lost_bytes;
     print_text("\n");
     print_end(flags, *completion);
+    warn_of_a_full_context(engine, *completion);
     messages.push_back({"assistant", completion->text});
     replies.push(completion_json(flags, engine, *completion).set("prompt", line));
     if (person && completion->finish_reason == FinishReason::kCancelled) forget_interrupt();
@@ -203,7 +216,9 @@ Status run_command(int argc, const char* const* argv) {
       .path("--prompt-file", flags.prompt_file,
             "read the prompt from this file (-: standard input)")
       .flag("--chat", flags.chat,
-            "a conversation in the model's chat format; messages are lines of standard input")
+            "a conversation in the model's chat format; messages are lines of standard input. "
+            "Without a chat template the turn tokens of the vocabulary tell the format, which is "
+            "said; without those it is refused")
       .text("--system", flags.system, "system message of the chat");
   flags.request.declare(args);
   const Result<bool> parsed = args.parse(argc, argv);
@@ -239,23 +254,33 @@ Status run_command(int argc, const char* const* argv) {
   if (args.given("--prompt-file")) {
     Result<std::string> text = core::read_file(flags.prompt_file);
     if (!text.ok()) return text.error();
+    if (text->empty()) {
+      return Error{ErrorCode::kInvalidFile,
+                   fmt::format("--prompt-file: {} is empty", input_name(flags.prompt_file))};
+    }
     request.prompt = std::move(text).value();
   }
   if (Status status = flags.engine.check_files({"--prompt-file", flags.prompt_file}); !status.ok())
     return status;
   EngineOptions options = flags.engine.options();
-  if (request.draft_tokens > 0) options.decode_rows = 1 + request.draft_tokens;
+  options.decode_rows = 1 + most_drafts(request);
   const Result<Limits> limits = Engine::limits(options);
   if (!limits.ok()) return limits.error();
   if (Status status = limits->check(request); !status.ok()) return status;
+  if (flags.chat) {
+    const Result<std::string> note = Engine::chat_note(options.model);
+    if (!note.ok()) {
+      return Error{
+          note.error().code,
+          fmt::format("--chat: {}; -p completes a text without a format", note.error().message)};
+    }
+    if (!note->empty()) core::log_info(*note);
+  }
   TraceFile trace;
   if (Status status = trace.open(flags.engine.trace, options); !status.ok()) return status;
   const Result<std::unique_ptr<Engine>> engine = Engine::create(options);
   if (!engine.ok()) return engine.error();
-  if (!flags.engine.quiet) {
-    core::log_info((*engine)->start_line() +
-                   (request.spec == SpecMode::kOff ? "; speculation is off" : ""));
-  }
+  core::log_info((*engine)->start_line({&request, 1}));
   const Status status = flags.chat ? run_chat(flags, **engine, std::move(request))
                                    : run_once(flags, **engine, std::move(request));
   return status.ok() ? trace.close() : status;

@@ -83,13 +83,20 @@ void forget_interrupt() {
 
 int interrupting_signal() { return g_signal; }
 
-std::string file_name(const std::string& path) {
-  return std::filesystem::path(path).filename().string();
-}
-
 Status write_json(const std::string& path, const core::Json& document) {
   if (path.empty()) return {};
   return core::write_file(path, document.dump(1) + "\n");
+}
+
+std::string input_name(const std::string& path) {
+  return path == "-" ? "standard input" : fmt::format("'{}'", path);
+}
+
+Status write_with_settings(const std::string& path, core::Json document, core::Json settings) {
+  document.set("settings", std::move(settings))
+      .set("machine", core::machine_json())
+      .set("build", core::build_json());
+  return write_json(path, document);
 }
 
 Status finish_measurement(const std::string& json, bool quiet, core::Json document,
@@ -99,10 +106,7 @@ Status finish_measurement(const std::string& json, bool quiet, core::Json docume
   if (cut != nullptr && cut->as_bool() != nullptr && *cut->as_bool()) {
     core::tell("segue: interrupted; the results are of what had finished by then\n");
   }
-  document.set("settings", std::move(settings))
-      .set("machine", core::machine_json())
-      .set("build", core::build_json());
-  return write_json(json, document);
+  return write_with_settings(json, std::move(document), std::move(settings));
 }
 
 Status check_writable(const std::string& path) {

@@ -27,11 +27,14 @@ void forget_interrupt();
 /// The signal that interrupted the program, or 0.
 int interrupting_signal();
 
-/// The last part of a path: what a recorded result names its files by.
-std::string file_name(const std::string& path);
+/// What a message calls a file that is read: 'PATH', or standard input for "-".
+std::string input_name(const std::string& path);
 
 /// Writes a document to `path` ("-": standard output); nothing to do when `path` is empty.
 Status write_json(const std::string& path, const core::Json& document);
+
+/// The same with settings, machine and build.
+Status write_with_settings(const std::string& path, core::Json document, core::Json settings);
 
 /// The end of a command that measured: the table for people, unless the document itself goes to
 /// standard output, a word on stderr when the document says that it was interrupted, and the

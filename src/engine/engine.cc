@@ -21,9 +21,6 @@
 namespace segue {
 namespace {
 
-using engine::kMaxK;
-constexpr int kDefaultFixedK = 4;
-
 /// Up to the last position ever drafted.
 void set_positions(const speculate::PositionCounts& counts, std::vector<std::int64_t>& drafted,
                    std::vector<std::int64_t>& accepted) {
@@ -40,6 +37,7 @@ GenerationStats stats_of(const engine::Sequence& sequence, std::int64_t prefille
   stats.drafted = counts.drafted();
   stats.accepted = counts.accepted();
   stats.mean_acceptance_length = counts.mean_acceptance_length();
+  stats.tokens_per_step = counts.mean_tokens_per_step();
   set_positions(counts.positions(), stats.drafted_per_position, stats.accepted_per_position);
   for (const speculate::DepthCounts& depth : counts.by_depth()) {
     DepthStats& counted = stats.by_depth.emplace_back();
@@ -78,6 +76,7 @@ struct Engine::Impl {
   speculate::Controller controller;
   Limits limits;
   std::int64_t steps = 0;
+  std::vector<AttentionUse> attention;
   std::unique_ptr<engine::Sequence>
       warm;  // finished, its cache kept for a prompt that continues it
 
@@ -93,6 +92,7 @@ struct Engine::Impl {
   Status run(std::deque<InFlight>& waiting, std::vector<std::optional<Result<Completion>>>& results,
              bool keep_warm);
   Status step(std::vector<std::unique_ptr<InFlight>>& active);
+  void count_attention(std::span<const model::GroupRecord> groups);
 };
 
 /// Checks a request and makes it a sequence that is not yet admitted.
@@ -122,8 +122,7 @@ Result<engine::Sequence> Engine::Impl::prepare(const Request& request) const {
   Result<std::vector<speculate::Drafter*>> drafters = loop->drafters(request.spec);
   if (!drafters.ok()) return drafters.error();
   sequence.drafters = std::move(drafters).value();
-  const int fallback = request.spec == SpecMode::kAuto ? kMaxK : kDefaultFixedK;
-  sequence.max_draft = request.draft_tokens > 0 ? request.draft_tokens : fallback;
+  sequence.max_draft = most_drafts(request);
   sequence.output = std::make_unique<engine::Output>(tokenizer, request.stop, request.on_text);
   return sequence;
 }
@@ -160,6 +159,7 @@ Completion Engine::Impl::complete(InFlight& done) {
   const auto depth = static_cast<std::int64_t>(sequence.tokens.size());
   if (const auto against = controller.against_off(sequence.stats, depth)) {
     completion.stats.speedup_over_off = against->speedup;
+    completion.stats.speedup_estimated = against->estimated;
     completion.stats.usual_k = against->k;
     completion.stats.usual_acceptance = against->acceptance;
     completion.stats.break_even_acceptance = against->break_even.value_or(2);
@@ -182,7 +182,25 @@ Status Engine::Impl::step(std::vector<std::unique_ptr<InFlight>>& active) {
   if (!report.ok()) return report.error();
   if (options.trace) options.trace(engine::trace_step(*report, steps).dump());
   ++steps;
+  count_attention(report->groups);
   return {};
+}
+
+void Engine::Impl::count_attention(std::span<const model::GroupRecord> groups) {
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const attention::Plan& plan = *groups[i].plan;
+    const std::string_view kind = runtime->model->config().kinds[i].name;
+    const std::string_view path = attention::path_name(plan.verdict.path);
+    const auto same = std::ranges::find_if(attention, [&](const AttentionUse& use) {
+      return use.kind == kind && use.kernel == plan.kernel->name && use.path == path;
+    });
+    AttentionUse& use = same != attention.end() ? *same : attention.emplace_back();
+    use.kind = kind;
+    use.layers = groups[i].layers;
+    use.kernel = plan.kernel->name;
+    use.path = path;
+    ++use.steps;
+  }
 }
 
 Status Engine::Impl::run(std::deque<InFlight>& waiting,
@@ -303,26 +321,49 @@ std::vector<Result<Completion>> Engine::generate_batch(std::span<const Request> 
   return out;
 }
 
-std::string Engine::start_line() const {
+std::string Engine::start_line(std::span<const Request> requests) const {
   const model::LanguageModel& model = *impl_->runtime->model;
   const EngineOptions& options = impl_->options;
   std::string line = fmt::format("{} ({}) on {}, {} threads, KV {}", model.config().name,
                                  model.config().architecture, model.place().text(), options.threads,
                                  kv_type_name(options.kv));
-  line += fmt::format("; verify steps of {} rows at depth {}, the largest:",
-                      engine::verify_rows(options), engine::verify_depth(options, options.context));
-  for (std::size_t kind = 0; kind < model.config().kinds.size(); ++kind) {
-    const attention::Plan plan =
-        engine::verify_plan(options, model.config(), model.place(), static_cast<int>(kind)).value();
-    line += fmt::format("{} {} layers {}, {} path", kind == 0 ? "" : ",",
-                        model.config().kinds[kind].name, plan.kernel->name,
-                        attention::path_name(plan.verdict.path));
+  std::vector<std::string_view> modes;
+  std::vector<std::string_view> names;
+  const auto add = [](std::string_view word, std::vector<std::string_view>& to) {
+    if (std::ranges::find(to, word) == to.end()) to.push_back(word);
+  };
+  int most = 0;
+  for (const Request& request : requests) {
+    most = std::max(most, most_drafts(request));
+    add(spec_mode_name(request.spec), modes);
+    const auto drafters = impl_->loop->drafters(request.spec);
+    if (!drafters.ok()) continue;  // the request's own failure
+    for (const speculate::Drafter* drafter : *drafters) add(drafter->name(), names);
   }
-  std::string names;
-  for (const speculate::Drafter* drafter : impl_->loop->drafters(SpecMode::kAuto).value())
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", drafter->name());
-  return line + fmt::format("; drafters: {}", names);
+  line += fmt::format("; speculation {}", fmt::join(modes, ", "));
+  if (most > 0) line += fmt::format(", up to {} drafts a step by {}", most, fmt::join(names, ", "));
+  const int rows = 1 + most;
+  line += fmt::format("; {} of {} row{}:", most > 0 ? "its largest steps," : "steps", rows,
+                      rows == 1 ? "" : "s");
+  const std::int64_t last = std::max<std::int64_t>(0, options.context - rows);
+  const std::int64_t first = std::min<std::int64_t>(1, last);
+  for (std::size_t kind = 0; kind < model.config().kinds.size(); ++kind) {
+    const auto at = [&](std::int64_t depth) {
+      return engine::plan_step(options, model.config(), model.place(), static_cast<int>(kind),
+                               {depth, rows, false})
+          .value();
+    };
+    const attention::Plan shallow = at(first);
+    const attention::Plan deep = at(last);
+    line += fmt::format("{} {} layers {}, {} path at depth {}, {} at {}", kind == 0 ? "" : ";",
+                        model.config().kinds[kind].name, deep.kernel->name,
+                        attention::path_name(shallow.verdict.path), first,
+                        attention::path_name(deep.verdict.path), last);
+  }
+  return line;
 }
+
+const std::vector<Engine::AttentionUse>& Engine::attention() const { return impl_->attention; }
 
 std::string Engine::model_name() const { return impl_->runtime->model->config().name; }
 const EngineOptions& Engine::options() const { return impl_->options; }

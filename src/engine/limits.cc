@@ -11,6 +11,7 @@
 #include "kv/sizing.h"
 #include "model/assistant_config.h"
 #include "speculate/sampler.h"
+#include "text/chat.h"
 
 namespace segue {
 namespace {
@@ -82,14 +83,9 @@ int verify_rows(const EngineOptions& options) {
   return options.decode_rows > 0 ? options.decode_rows : 1 + kMaxK;
 }
 
-std::int64_t verify_depth(const EngineOptions& options, std::int64_t context) {
-  return std::max<std::int64_t>(0, context - verify_rows(options));
-}
-
-Result<attention::Plan> verify_plan(const EngineOptions& options, const model::Config& config,
-                                    const model::Place& place, int kind) {
-  const std::int64_t context = options.context > 0 ? options.context : config.context;
-  const attention::SequenceRows rows{verify_depth(options, context), verify_rows(options), false};
+Result<attention::Plan> plan_step(const EngineOptions& options, const model::Config& config,
+                                  const model::Place& place, int kind,
+                                  const attention::SequenceRows& rows) {
   attention::PlanInput input;
   input.shape = model::attention_shape(place, config, kind, options.kv, page_size_of(options));
   input.sequences = std::span(&rows, 1);
@@ -109,6 +105,13 @@ Result<attention::Plan> verify_plan(const EngineOptions& options, const model::C
 }
 
 }  // namespace engine
+
+int most_drafts(const Request& request) {
+  constexpr int kDefaultFixedK = 4;
+  if (request.spec == SpecMode::kOff) return 0;
+  if (request.draft_tokens > 0) return request.draft_tokens;
+  return request.spec == SpecMode::kAuto ? engine::kMaxK : kDefaultFixedK;
+}
 
 Status Limits::check(const Request& request) const {
   if (Status status = speculate::validate(request.sampling); !status.ok()) return status;
@@ -131,8 +134,9 @@ Status Limits::check(const Request& request) const {
 
 Status Limits::check_length(std::int64_t prompt_tokens) const {
   if (prompt_tokens <= context) return {};
-  return Error{ErrorCode::kTooLong, fmt::format("the prompt has {} tokens, the context holds {}",
-                                                prompt_tokens, context)};
+  return Error{ErrorCode::kTooLong,
+               fmt::format("the prompt has {} tokens, the context (--ctx) holds {}", prompt_tokens,
+                           context)};
 }
 
 Result<Limits> Engine::limits(const EngineOptions& options) {
@@ -166,14 +170,25 @@ Result<Limits> Engine::limits(const EngineOptions& options) {
         fmt::format("context (--ctx) is {}; allowed: 0 to {}, for which the model was trained",
                     options.context, config->context));
   }
+  const std::int64_t context = options.context > 0 ? options.context : config->context;
+  const int rows = engine::verify_rows(options);
+  const attention::SequenceRows deepest{std::max<std::int64_t>(0, context - rows), rows, false};
   for (int kind = 0; kind < static_cast<int>(config->kinds.size()); ++kind) {
-    if (const auto plan = engine::verify_plan(options, *config, *place, kind); !plan.ok())
+    if (const auto plan = engine::plan_step(options, *config, *place, kind, deepest); !plan.ok())
       return plan.error();
   }
   return Limits{.vocab = config->vocab,
-                .context = options.context > 0 ? options.context : config->context,
+                .context = context,
                 .assistant = !options.assistant.empty(),
                 .draft_model = !options.draft_model.empty()};
+}
+
+Result<std::string> Engine::chat_note(const std::string& model) {
+  const auto tokenizer = engine::open_tokenizer(model);
+  if (!tokenizer.ok()) return tokenizer.error();
+  const Result<text::ChatTemplate> format = text::ChatTemplate::detect((*tokenizer)->vocabulary());
+  if (!format.ok()) return format.error();
+  return format->note();
 }
 
 }  // namespace segue

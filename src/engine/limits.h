@@ -32,12 +32,12 @@ Result<model::Config> check_models(const std::string& model, const std::string& 
 /// kUsage when the mode needs a model that there is not.
 Status check_drafter(SpecMode mode, bool assistant, bool draft_model);
 
-/// What the planner says of a verify step at the end of the context, in the layers of this kind.
-/// kUsage when a kernel was forced that cannot run them.
-Result<attention::Plan> verify_plan(const EngineOptions& options, const model::Config& config,
-                                    const model::Place& place, int kind);
-/// Its rows and its depth.
+/// What the planner says of a step of one sequence in the layers of this kind. kUsage when a kernel
+/// was forced that cannot run them.
+Result<attention::Plan> plan_step(const EngineOptions& options, const model::Config& config,
+                                  const model::Place& place, int kind,
+                                  const attention::SequenceRows& rows);
+/// 1 + k that policies are told.
 int verify_rows(const EngineOptions& options);
-std::int64_t verify_depth(const EngineOptions& options, std::int64_t context);
 
 }  // namespace segue::engine

@@ -53,6 +53,16 @@ Result<text::Vocabulary> placeholder_vocabulary(std::int64_t size) {
   return vocabulary;
 }
 
+Result<std::unique_ptr<text::Tokenizer>> placeholder_tokenizer(const std::string& path,
+                                                               const model::Config& config) {
+  Result<text::Vocabulary> vocabulary = placeholder_vocabulary(config.vocab);
+  if (!vocabulary.ok()) {
+    return Error{vocabulary.error().code,
+                 fmt::format("'{}': {}", path, vocabulary.error().message)};
+  }
+  return text::Tokenizer::create(std::move(vocabulary).value());
+}
+
 constexpr std::string_view kRandom = "random:";
 
 struct RandomModel {
@@ -81,16 +91,12 @@ Result<LoadedModel> random_model(const RandomModel& random, core::ThreadPool& po
   const std::string& path = random.config_path;
   const Result<model::Config> config = model::read_config(path);
   if (!config.ok()) return config.error();
-  Result<text::Vocabulary> vocabulary = placeholder_vocabulary(config->vocab);
-  if (!vocabulary.ok()) {
-    return Error{vocabulary.error().code,
-                 fmt::format("'{}': {}", path, vocabulary.error().message)};
-  }
+  Result<std::unique_ptr<text::Tokenizer>> tokenizer = placeholder_tokenizer(path, *config);
+  if (!tokenizer.ok()) return tokenizer.error();
   Result<std::unique_ptr<model::LanguageModel>> model =
       model::LanguageModel::load(*config, *model::random_tensors(random.seed), pool, options);
   if (!model.ok()) return model.error();
-  return with_tokenizer(path, std::move(model).value(),
-                        text::Tokenizer::create(std::move(vocabulary).value()));
+  return with_tokenizer(path, std::move(model).value(), std::move(tokenizer));
 }
 
 }  // namespace
@@ -100,6 +106,15 @@ Result<model::Config> read_model_config(const std::string& model) {
   const Result<RandomModel> random = parse_random(model);
   if (!random.ok()) return random.error();
   return model::read_config(random->config_path);
+}
+
+Result<std::unique_ptr<text::Tokenizer>> open_tokenizer(const std::string& model) {
+  if (!model.starts_with(kRandom)) return text::Tokenizer::open(model);
+  const Result<RandomModel> random = parse_random(model);
+  if (!random.ok()) return random.error();
+  const Result<model::Config> config = model::read_config(random->config_path);
+  if (!config.ok()) return config.error();
+  return placeholder_tokenizer(random->config_path, *config);
 }
 
 Result<LoadedModel> load_model(const std::string& model, core::ThreadPool& pool,

@@ -27,6 +27,9 @@ struct LoadedModel {
 Result<LoadedModel> load_model(const std::string& model, core::ThreadPool& pool,
                                const model::LoadOptions& options);
 
+/// The tokenizer of what load_model would load, without its weights.
+Result<std::unique_ptr<text::Tokenizer>> open_tokenizer(const std::string& model);
+
 /// The config of what load_model would load, at the cost of reading a file's head.
 Result<model::Config> read_model_config(const std::string& model);
 

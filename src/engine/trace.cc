@@ -16,7 +16,7 @@ core::Json group_json(const model::GroupRecord& group, std::size_t index) {
   json.set("path", attention::path_name(plan.verdict.path));
   json.set("reason", plan.verdict.reason);
   json.set("workgroups", plan.workgroups());
-  json.set("bytes", plan.kv_bytes * group.layers);
+  json.set("bytes_all_layers", plan.kv_bytes * group.layers);
   json.set("us", group.attention_us);
   return json;
 }

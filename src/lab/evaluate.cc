@@ -146,7 +146,7 @@ class Recorded {
     };
     if (entries(ids) < positions || entries(logprobs) < positions) {
       return Error{ErrorCode::kInvalidFile,
-                   fmt::format("'{}': top_ids has {} entries and top_logprobs {}; needed: one for "
+                   fmt::format("{}: top_ids has {} entries and top_logprobs {}; needed: one for "
                                "each of {} positions",
                                source, entries(ids), entries(logprobs), positions)};
     }
@@ -158,7 +158,7 @@ class Recorded {
     if (!kl || ids->empty()) {
       return Error{
           ErrorCode::kInvalidFile,
-          fmt::format("'{}': position {} has top_ids {} and top_logprobs {}; needed: as "
+          fmt::format("{}: position {} has top_ids {} and top_logprobs {}; needed: as "
                       "many token ids as numbers",
                       source_, position, excerpt(ids_[position]), excerpt(logprobs_[position]))};
     }
@@ -184,7 +184,7 @@ Result<std::vector<std::int32_t>> recorded_tokens(const core::Json& recorded,
   const core::Json* tokens = recorded.find("tokens");
   if (tokens == nullptr || !tokens->is_array()) {
     return Error{ErrorCode::kInvalidFile,
-                 fmt::format("'{}': {}; needed: 'tokens', an array of token ids", source,
+                 fmt::format("{}: {}; needed: 'tokens', an array of token ids", source,
                              tokens == nullptr ? "no 'tokens'" : "'tokens' is no array")};
   }
   std::vector<std::int32_t> out;
@@ -192,7 +192,7 @@ Result<std::vector<std::int32_t>> recorded_tokens(const core::Json& recorded,
     const std::int64_t* id = token.as_int();
     if (id == nullptr || *id < 0 || *id >= config.vocab) {
       return Error{ErrorCode::kInvalidFile,
-                   fmt::format("'{}': token {} is {}; allowed: 0 to {}", source, out.size(),
+                   fmt::format("{}: token {} is {}; allowed: 0 to {}", source, out.size(),
                                token.dump().substr(0, 60), config.vocab - 1)};
     }
     out.push_back(static_cast<std::int32_t>(*id));
@@ -204,12 +204,12 @@ Status check_length(std::span<const std::int32_t> tokens, const std::string& sou
                     const model::Config& config) {
   const auto count = std::ssize(tokens);
   if (count < 2) {
-    return Error{ErrorCode::kInvalidFile,
-                 fmt::format("'{}' has {} tokens; at least 2 are needed", source, count)};
+    return Error{ErrorCode::kInvalidFile, fmt::format("{} has {} token{}; at least 2 are needed",
+                                                      source, count, count == 1 ? "" : "s")};
   }
   if (count > config.context) {
-    return Error{ErrorCode::kTooLong, fmt::format("'{}' has {} tokens, the context holds {}",
-                                                  source, count, config.context)};
+    return Error{ErrorCode::kTooLong, fmt::format("{} has {} tokens, the context holds {}", source,
+                                                  count, config.context)};
   }
   return {};
 }

@@ -15,7 +15,7 @@ namespace segue::lab {
 
 struct EvaluateOptions {
   std::string text;    // or the tokens of `recorded`
-  std::string source;  // what messages call either
+  std::string source;  // what messages call either: "'notes.txt'"
   const core::Json* recorded =
       nullptr;                   // tests/golden/logits: tokens, top_ids, top_logprobs per position
   bool against_float = false;    // compare with the same file in f32 (4 bytes per weight)

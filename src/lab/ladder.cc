@@ -198,6 +198,7 @@ Status Ladder::slice(Alternative& alternative) {
       attention_us += group.attention_us;
       core::Json json = core::Json::object();
       json.set("layers", group.layers)
+          .set("kernel", group.plan->kernel->name)
           .set("path", attention::path_name(group.plan->verdict.path))
           .set("workgroups", group.plan->workgroups());
       alternative.groups.push(std::move(json));
@@ -284,6 +285,7 @@ core::Json Ladder::row(std::int64_t depth, const Alternative& alternative,
       .set("step_ms", samples_json(alternative.times.step_ms))
       .set("attention_ms", median(alternative.times.attention_ms))
       .set("mean_acceptance_length", alternative.stats.mean_acceptance_length())
+      .set("tokens_per_step", alternative.stats.mean_tokens_per_step())
       .set("drafted_per_position", *counts.find("drafted_per_position"))
       .set("accepted_per_position", *counts.find("accepted_per_position"))
       .set("k_histogram", *counts.find("k_histogram"))
@@ -312,6 +314,7 @@ Result<core::Json> Ladder::run() {
   return json.set("rows", std::move(rows))
       .set("device_name", runtime_.model->place().name())
       .set("threads", runtime_.pool->threads())
+      .set("page_size", trunk_->loop().options().page_size)
       .set("interrupted", !status.ok());
 }
 
@@ -353,9 +356,9 @@ Result<core::Json> run_ladder(const std::string& path, LadderOptions options) {
 
 std::string ladder_table(const core::Json& ladder) {
   std::string table =
-      fmt::format("{:>7}  {:<8} {:<8} {:>9} {:>8} {:>18} {:>11} {:>17} {:>11}  {}\n", "depth",
-                  "policy", "spec", "tokens/s", "step ms", "to off (95 %)", "attn ms",
-                  "acceptance length", "break-even", "path (workgroups)");
+      fmt::format("{:>7}  {:<8} {:<8} {:>9} {:>8} {:>18} {:>11} {:>11} {:>17} {:>11}  {}\n",
+                  "depth", "policy", "spec", "tokens/s", "step ms", "to off (95 %)", "attn ms",
+                  "tokens/step", "acceptance length", "break-even", "path (workgroups)");
   for (const core::Json& row : *ladder.find("rows")->as_array()) {
     std::string paths;
     for (const core::Json& group : *row.find("groups")->as_array()) {
@@ -364,14 +367,15 @@ std::string ladder_table(const core::Json& ladder) {
     }
     const core::Json* ratio = row.find("ratio_to_off");
     const core::Json* even = row.find("break_even_acceptance");
+    const bool drafted = !row.find("drafted_per_position")->as_array()->empty();
     table += fmt::format(
-        "{:>7}  {:<8} {:<8} {:>9.1f} {:>8.2f} {:>5.2f} [{:.2f} {:.2f}] {:>11.2f} {:>17.2f} {:>11}  "
+        "{:>7}  {:<8} {:<8} {:>9.1f} {:>8.2f} {:>18} {:>11.2f} {:>11.2f} {:>17} {:>11}  "
         "{}\n",
         *row.find("depth")->as_int(), *row.find("policy")->as_string(),
         *row.find("spec")->as_string(), number(*row.find("tokens_per_s"), "median"),
-        number(*row.find("step_ms"), "median"), number(*ratio, "median"), number(*ratio, "low95"),
-        number(*ratio, "high95"), number(row, "attention_ms"),
-        number(row, "mean_acceptance_length"),
+        number(*row.find("step_ms"), "median"), ratio_text(*ratio, 2), number(row, "attention_ms"),
+        number(row, "tokens_per_step"),
+        drafted ? fmt::format("{:.2f}", number(row, "mean_acceptance_length")) : "-",
         even->is_null() ? "-" : fmt::format("{:.2f}", number(row, "break_even_acceptance")), paths);
   }
   return table +

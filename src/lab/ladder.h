@@ -48,10 +48,10 @@ struct LadderOptions {
   std::function<bool()> cancelled;  // asked between slices, and between tensors while loading
 };
 
-/// {rows: [...], device_name, threads, interrupted}, as `segue ladder` documents it, on the model
-/// file at `path`. `off` is added to the specs when missing: ratios need it. Interrupted: the rows
-/// are of the rounds that finished. kUsage, before the model is loaded, for depths that it does not
-/// reach and drafters that there are not.
+/// {rows: [...], device_name, threads, page_size, interrupted}, as `segue ladder` documents it, on
+/// the model file at `path`. `off` is added to the specs when missing: ratios need it. Interrupted:
+/// the rows are of the rounds that finished. kUsage, before the model is loaded, for depths that it
+/// does not reach and drafters that there are not.
 Result<core::Json> run_ladder(const std::string& path, LadderOptions options);
 
 /// The rows as a table for people.

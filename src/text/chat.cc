@@ -178,12 +178,13 @@ Result<std::vector<Role>> check_roles(std::span<const Message> messages, const F
 
 std::string_view chat_format_name(ChatFormat format) { return family_of(format).name; }
 
-std::string_view chat_source_name(ChatSource source) {
-  switch (source) {
-    case ChatSource::kTemplate: return "from the file's template";
-    case ChatSource::kTokens: return "by tokens";
-  }
-  return "?";
+std::string ChatTemplate::note() const {
+  if (source_ == ChatSource::kTemplate) return {};
+  const Family& family = family_of(format_);
+  return fmt::format(
+      "the model has no chat template: turns of the format {} are used, because its vocabulary has "
+      "{} and {}",
+      family.name, family.marker, family.end_marker);
 }
 
 Result<ChatTemplate> ChatTemplate::detect(const Vocabulary& vocabulary) {
@@ -206,8 +207,8 @@ Result<ChatTemplate> ChatTemplate::detect(const Vocabulary& vocabulary) {
     if (has_token(vocabulary, family.marker) && has_token(vocabulary, family.end_marker))
       return ChatTemplate(family.format);
   }
-  return Error{ErrorCode::kUnsupported,
-               fmt::format("the file has no chat template, and its vocabulary no turn tokens of a "
+  return Error{ErrorCode::kUsage,
+               fmt::format("the model has no chat template, and its vocabulary no turn tokens of a "
                            "known chat format (known: {})",
                            known_formats())};
 }

@@ -28,12 +28,11 @@ enum class ChatFormat : std::uint8_t { kGemma3, kChatMl, kLlama3, kGemma4 };
 enum class ChatSource : std::uint8_t { kTemplate, kTokens };
 
 std::string_view chat_format_name(ChatFormat format);  // "gemma3", "chatml", ...
-std::string_view chat_source_name(ChatSource source);  // "from the file's template", "by tokens"
 
 class ChatTemplate {
  public:
-  /// kUnsupported when neither template nor tokens are known; the message has what was found and
-  /// what is known.
+  /// kUnsupported for a template that is unknown, kUsage when there is none and no turn tokens of a
+  /// known format either; the message has what was found and what is known.
   static Result<ChatTemplate> detect(const Vocabulary& vocabulary);
   explicit ChatTemplate(ChatFormat format, ChatSource source = ChatSource::kTokens,
                         std::string default_system = {}, std::string answer_start = {})
@@ -44,6 +43,9 @@ class ChatTemplate {
 
   ChatFormat format() const { return format_; }
   ChatSource source() const { return source_; }
+  /// What a person should know of the choice: that the tokens alone told it. Empty: the file's
+  /// template did.
+  std::string note() const;
   /// System text that the file's template adds when the messages have none; empty: none.
   const std::string& default_system() const { return default_system_; }
   /// What the file's template writes between the header of the answer's turn and the answer when

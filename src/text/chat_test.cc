@@ -119,11 +119,13 @@ TEST(ChatTemplate, IsRecognisedByTemplateFirstAndByTokensOtherwise) {
   Vocabulary vocabulary = tiny_spm();
   const ChatTemplate by_tokens = detected(vocabulary);
   EXPECT_EQ(by_tokens.format(), ChatFormat::kGemma3);
-  EXPECT_EQ(chat_source_name(by_tokens.source()), "by tokens");
+  EXPECT_EQ(by_tokens.note(),
+            "the model has no chat template: turns of the format gemma3 are used, because its "
+            "vocabulary has <start_of_turn> and <end_of_turn>");
   vocabulary.chat_template = "{{ '<|start_header_id|>' + message['role'] }}";
   const ChatTemplate by_template = detected(vocabulary);
   EXPECT_EQ(chat_format_name(by_template.format()), "llama3");
-  EXPECT_EQ(chat_source_name(by_template.source()), "from the file's template");
+  EXPECT_EQ(by_template.note(), "");
 }
 
 TEST(ChatTemplate, RefusesTheUnknownAndSaysWhatItFound) {
@@ -138,6 +140,7 @@ TEST(ChatTemplate, RefusesTheUnknownAndSaysWhatItFound) {
   bare.tokens.add("a");
   chat = ChatTemplate::detect(bare);
   ASSERT_FALSE(chat.ok());
+  EXPECT_EQ(chat.error().code, ErrorCode::kUsage);
   EXPECT_THAT(chat.error().message, HasSubstr("no chat template"));
 }
 

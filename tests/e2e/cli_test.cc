@@ -26,6 +26,7 @@ class Cli : public testing::Test {
  protected:
   std::string model = write_tiny({});
   std::string run_model = "run -m " + model + " ";
+  std::string chatty = write_tiny({.chat_template = "{{ '<start_of_turn>' }}"}, "chatty");
 };
 
 TEST_F(Cli, UsageErrorsExitWithTwoAndNameTheFlag) {
@@ -59,6 +60,8 @@ TEST_F(Cli, UsageErrorsExitWithTwoAndNameTheFlag) {
            {run_model + "-p x --prompt-file y", "exclude"},
            {run_model + "-p x --system y", "--chat"},
            {run_model + "--chat --json -", "standard output"},
+           {run_model + "--chat -q", "no turn tokens of a known chat format"},
+           {run_model + "--chat", "; -p completes a text without a format"},
            {run_model + "-p x -n 1 --stop", "--stop"},
            {run_model + "-p x --stop -n 1", "1"},
            {run_model + "-p x -n 1 --stop a b", "b"},
@@ -67,6 +70,7 @@ TEST_F(Cli, UsageErrorsExitWithTwoAndNameTheFlag) {
            {"explain --shape banana", "banana"},
            {"explain", "--shape"},
            {"sweep --shape 4,1,100", "100"},
+           {"sweep", "--shape is required"},
            {"sweep --shape 4,1,64 --rows 0", "--rows"},
            {"sweep --shape 4,1,64 --depths 512,,1024", "--depths"},
            {"ladder -m " + model + " --spec ngram:99", "ngram:K"},
@@ -119,8 +123,7 @@ TEST_F(Cli, FailuresExitWithOneAndNameTheThing) {
            {run_model + "-p x -n 1 --json /nonexistent/out.json", "/nonexistent/out.json"},
            {run_model + "-p x -n 1 --json /dev/full", "/dev/full"},
            {run_model + "-p x -n 1 --trace /dev/full", "'/dev/full': No space left"},
-           {run_model + "-p 'a longer prompt' --ctx 8", "context holds 8"},
-           {"run -m " + model + " --chat", ""},
+           {run_model + "-p 'a longer prompt' --ctx 8", "context (--ctx) holds 8"},
            {"kernels --device cuda", "CUDA"},
            {run_model + "-p x --device cuda", "CUDA"},
            {"ladder -m " + model + " --device cuda", "CUDA"},
@@ -130,6 +133,9 @@ TEST_F(Cli, FailuresExitWithOneAndNameTheThing) {
             "--rounds 1000",
             "bytes"},
            {"eval -m " + model + " --text-file " + empty, "empty.gguf"},
+           {"eval -m " + model + " --text-file -", "standard input is empty"},
+           {run_model + "--prompt-file " + empty, "empty.gguf' is empty"},
+           {run_model + "--prompt-file -", "standard input is empty"},
            {"ladder -m " + model + " --prompt-file " + empty, "empty.gguf"},
            {run_model + "-p x --draft-model " + other, "they must be equal"},
            {run_model + "-p x --assistant " + assistant, "was made for a target with"},
@@ -138,15 +144,25 @@ TEST_F(Cli, FailuresExitWithOneAndNameTheThing) {
     if (part == "CUDA") continue;
 #endif
     const Outcome result = run_program(arguments);
-    if (part.empty()) continue;
     EXPECT_EQ(result.code, 1) << arguments << "\n" << result.output;
     EXPECT_THAT(result.output, HasSubstr(part)) << arguments;
   }
 }
 
+TEST_F(Cli, AChatWithoutATemplateNamesTheFormatThatTheTokensTell) {
+  const std::string turns =
+      write_tiny({.first_tokens = {"<start_of_turn>", "<end_of_turn>"}}, "turns");
+  const std::string note =
+      "the model has no chat template: turns of the format gemma3 are used, because its vocabulary "
+      "has <start_of_turn> and <end_of_turn>\n";
+  EXPECT_THAT(run_program("run --chat -m " + turns).output, HasSubstr(note));
+  EXPECT_EQ(run_program("run --chat -q -m " + turns).output, "");
+  EXPECT_THAT(run_program("run --chat -m " + chatty).output, testing::Not(HasSubstr("template")));
+}
+
 TEST_F(Cli, AChatReadsNoLineThatTheContextCannotHold) {
   const std::string json = temporary_path("chat.json");
-  const Outcome result = run_program("run -m " + model + " --chat --json " + json, "/dev/zero");
+  const Outcome result = run_program("run -m " + chatty + " --chat --json " + json, "/dev/zero");
   EXPECT_EQ(result.code, 1);
   // The longest tokens are called "<0x00>" and so on.
   EXPECT_THAT(result.output, HasSubstr("more than 12288 bytes"));
@@ -155,7 +171,7 @@ TEST_F(Cli, AChatReadsNoLineThatTheContextCannotHold) {
 }
 
 TEST_F(Cli, AChatWhoseInputCannotBeReadFails) {
-  const Outcome result = run_program("run -m " + model + " --chat", "/");
+  const Outcome result = run_program("run -m " + chatty + " --chat", "/");
   EXPECT_EQ(result.code, 1);
   EXPECT_THAT(result.output, HasSubstr("cannot read standard input: Is a directory"));
 }
@@ -170,7 +186,7 @@ TEST_F(Cli, NobodyReadingStandardErrorIsNoFailureAndChangesNoExitStatus) {
   for (const char* error : {"&-", "/dev/full"}) {
     EXPECT_EQ(code(run_model + "-p x -n 1", error), 0);
     EXPECT_EQ(code(run_model + "-p x -n 1 --quiet --logits-hash", error), 0);
-    EXPECT_EQ(code("run -m " + model + " --chat", error), 0);
+    EXPECT_EQ(code("run -m " + chatty + " --chat", error), 0);
     EXPECT_EQ(code("inspect /nonexistent.gguf", error), 1);
     EXPECT_EQ(code("run --nonsense", error), 2);
     EXPECT_EQ(code("", error), 2);
@@ -220,15 +236,17 @@ TEST_F(Cli, RunWritesTheDocumentThatScriptsRead) {
 TEST_F(Cli, BatchAnswersEveryLineInOrderAndRefusesUnknownFields) {
   const std::string requests = temporary_path("requests.jsonl");
   std::ofstream(requests)
-      << R"({"prompt": "abc", "n": 3, "ignore_eos": true})"
+      << R"({"id": "first", "prompt": "abc", "n": 3, "ignore_eos": true})"
          "\n\n"
-      << R"({"prompt": "xyz", "n": 5, "ignore_eos": true, "temperature": 0.8, "seed": 3})"
+      << R"({"id": 7, "prompt": "xyz", "n": 5, "ignore_eos": true, "temperature": 0.8, "seed": 3})"
          "\n";
   const Outcome result = run_program("batch -m " + model + " --quiet --requests " + requests);
   ASSERT_EQ(result.code, 0) << result.output;
   const std::size_t line = result.output.find('\n');
   EXPECT_EQ(at(json_of(result.output.substr(0, line)), "tokens").as_array()->size(), 3u);
   EXPECT_EQ(at(json_of(result.output.substr(line + 1)), "tokens").as_array()->size(), 5u);
+  EXPECT_EQ(at(json_of(result.output.substr(0, line)), "id").dump(), "\"first\"");
+  EXPECT_EQ(at(json_of(result.output.substr(line + 1)), "id").dump(), "7");
   std::ofstream(requests) << R"({"prompt": "abc", "temprature": 1})"
                              "\n";
   const Outcome typo = run_program("batch -m " + model + " --quiet --requests " + requests);
@@ -245,6 +263,8 @@ TEST_F(Cli, ABatchIsCheckedBeforeItsFirstRequestStarts) {
            {"[1]", "not a JSON object"},
            {R"({"prompt": "x", "temperature": 1e999})", "JSON: number overflow parsing '1e999'"},
            {R"({"prompt": "x", "n": 1, "n": 2})", "n"},
+           {R"({"prompt": "x", "id": 1.5})",
+            "'id': 1.5 is not allowed; allowed: a string or a whole"},
            {R"({"prompt": null})", "'prompt': null is not allowed; allowed: a string"},
            {R"({"prompt": "x", "stop": "y"})",
             "\"y\" is not allowed; allowed: an array of strings"},
@@ -259,7 +279,7 @@ TEST_F(Cli, ABatchIsCheckedBeforeItsFirstRequestStarts) {
     const Outcome result = run_program("batch -m " + model + " --requests " + requests);
     EXPECT_EQ(result.code, 2) << line;
     EXPECT_THAT(result.output, AllOf(HasSubstr("request on line 3: "), HasSubstr(part)));
-    EXPECT_THAT(result.output, testing::Not(HasSubstr("verify steps"))) << "was loaded: " << line;
+    EXPECT_THAT(result.output, testing::Not(HasSubstr("KV bf16"))) << "was loaded: " << line;
   }
 }
 
@@ -317,7 +337,7 @@ TEST_F(Cli, AReferenceOfEvalIsNamedWithWhatIsWrongInIt) {
            {R"({"tokens": 5})", "no array"},
            {R"({"tokens": [1, -2]})", "token 1 is -2; allowed: 0 to 259"},
            {R"({"tokens": [1, "a"]})", "token 1 is \"a\""},
-           {R"({"tokens": [1]})", "has 1 tokens; at least 2"},
+           {R"({"tokens": [1]})", "has 1 token; at least 2"},
            {R"({"tokens": [1, 2, 3]})", "top_ids has 0 entries"},
            {R"({"tokens": [1, 2], "top_ids": [[1]], "top_logprobs": [[]]})", "position 0"}}) {
     std::ofstream(reference) << text;
@@ -355,16 +375,62 @@ TEST_F(Cli, WhatWasNotMeasuredIsNoNumber) {
     EXPECT_EQ(at(json, "stats.prefill_tokens_per_s").is_null(), prefill) << tokens;
     EXPECT_TRUE(at(json, "stats.decode_tokens_per_s").is_null()) << tokens;
     EXPECT_THAT(run_program(run_model + flags).output,
-                HasSubstr(fmt::format("{} tokens at -/s", tokens)));
+                HasSubstr(tokens == 1 ? "1 token at -/s, - a step" : "0 tokens at -/s, - a step"));
   }
 }
 
 TEST_F(Cli, TheStartLineSaysWhatStepItDescribes) {
-  EXPECT_THAT(run_program(run_model + "-p x -n 1 --ctx 1000 --draft-tokens 3").output,
-              HasSubstr("verify steps of 4 rows at depth 996, the largest:"));
-  const Outcome off = run_program(run_model + "-p x -n 1 --ctx 1000 --spec off --logits-hash");
-  EXPECT_THAT(off.output, HasSubstr("speculation is off"));
-  EXPECT_THAT(off.output, HasSubstr("; logits hash "));
+  const std::string models =
+      fmt::format("--assistant {} --draft-model {} ", write_tiny_assistant({}), model);
+  for (const auto& [flags, part] : std::vector<std::pair<std::string, std::string>>{
+           {"--draft-tokens 3",
+            "auto, up to 3 drafts a step by ngram; its largest steps, of 4 rows:"},
+           {"--spec auto " + models, "auto, up to 8 drafts a step by ngram, mtp, draft; "},
+           {"--spec ngram " + models,
+            "ngram, up to 4 drafts a step by ngram; its largest steps, of 5 rows:"},
+           {"--spec mtp " + models, "mtp, up to 4 drafts a step by mtp; "},
+           {"--spec draft " + models, "draft, up to 4 drafts a step by draft; "},
+           {"--spec off " + models, "speculation off; steps of 1 row:"}}) {
+    EXPECT_THAT(run_program(run_model + "-p x -n 1 --ctx 1000 " + flags).output, HasSubstr(part));
+  }
+}
+
+/// Settings are those that were used, and what has no setting is told of what ran.
+TEST_F(Cli, TheDocumentNamesTheDraftsTheKernelsAndThePathsThatWere) {
+  for (const auto& [spec, most] :
+       std::vector<std::pair<std::string, int>>{{"off", 0}, {"ngram", 4}, {"auto", 8}}) {
+    const core::Json json = json_of(
+        run_program(run_model + "-p 'abcabcabc' -n 9 --ignore-eos -q --json - --spec " + spec)
+            .output);
+    EXPECT_EQ(*at(json, "settings.draft_tokens").as_int(), most);
+    EXPECT_EQ(*at(json, "settings.model").as_string(), model);
+    EXPECT_TRUE(at(json, "settings.kernel").is_null());
+    std::int64_t steps = 0;  // of the sliding layers
+    for (const core::Json& use : *at(json, "attention").as_array()) {
+      EXPECT_THAT(*at(use, "kernel").as_string(), HasSubstr("cpu."));
+      if (*at(use, "kind").as_string() == "sliding") steps += *at(use, "steps").as_int();
+    }
+    EXPECT_EQ(steps, 1 + *at(json, "stats.steps").as_int());  // one of the prompt
+  }
+}
+
+TEST_F(Cli, ExplainNamesTheLayersOfAModel) {
+  const std::string command = "explain -m " + model;
+  EXPECT_THAT(run_program(command).output,
+              AllOf(HasSubstr("layers      tiny gemma3 sliding (6 layers)\n"),
+                    HasSubstr("layers      tiny gemma3 global (1 layer)\n"),
+                    HasSubstr(" of partials in each layer\n")));
+  const core::Json json = json_of(run_program(command + " -q --json -").output);
+  EXPECT_EQ(*at(at(json, "groups").as_array()->front(), "layers").as_string(),
+            "tiny gemma3 sliding (6 layers)");
+}
+
+TEST_F(Cli, InspectAndTokenizeRecordSettingsMachineAndBuild) {
+  for (const std::string& command : {"inspect " + model, "tokenize -p x -m " + model}) {
+    const core::Json json = json_of(run_program(command + " -q --json -").output);
+    for (const char* field : {"settings", "machine.cpu", "build.commit"})
+      EXPECT_FALSE(at(json, field).is_null()) << command << field;
+  }
 }
 
 TEST_F(Cli, ExplainKnowsTheModelsContext) {
@@ -461,13 +527,20 @@ TEST_F(Cli, LadderMeasuresEveryCellAndSolvesForBreakEven) {
   ASSERT_EQ(result.code, 0) << result.output;
   const core::Json json = json_of(result.output);
   EXPECT_GT(*at(json, "settings.threads").as_int(), 0);
+  EXPECT_EQ(*at(json, "settings.page_size").as_int(), 64);
   const core::Json::Array* rows = at(json, "rows").as_array();
   ASSERT_NE(rows, nullptr);
   EXPECT_EQ(rows->size(), 12u);
   for (const core::Json& row : *rows) {
     EXPECT_EQ(at(row, "tokens_per_s.samples").as_array()->size(), 2u);
-    EXPECT_EQ(at(row, "groups").as_array()->size(), 2u);
-    EXPECT_FALSE(at(row, "ratio_to_off.low95").is_null());
+    ASSERT_EQ(at(row, "groups").as_array()->size(), 2u);
+    EXPECT_THAT(*at(at(row, "groups").as_array()->front(), "kernel").as_string(),
+                HasSubstr("cpu."));
+    EXPECT_TRUE(at(row, "ratio_to_off.low95").is_null());  // four slices bound nothing
+    EXPECT_TRUE(at(row, "ratio_to_off.high95").is_null());
+    if (*at(row, "spec").as_string() == "off") {
+      EXPECT_EQ(at(row, "tokens_per_step").dump(), "1.0");
+    }
     EXPECT_NE(row.find("break_even_acceptance"), nullptr);
   }
 }

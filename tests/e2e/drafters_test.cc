@@ -194,7 +194,7 @@ TEST(Drafters, WhatDoesNotFitTheTargetIsRefusedWithBothNumbers) {
   options.model = write_tiny({});
   options.threads = 1;
   // A draft model with another token, and with one less.
-  options.draft_model = write_tiny({.odd_token = "odd"}, "odd");
+  options.draft_model = write_tiny({.first_tokens = {"odd"}}, "odd");
   EXPECT_THAT(create_error(options),
               AllOf(HasSubstr("token 0"), HasSubstr("'odd'"), HasSubstr("'<pad>'")));
   options.draft_model = write_tiny({.vocab = 259}, "fewer");

@@ -218,7 +218,7 @@ TEST(Engine, StatisticsEqualARecountOfTheTrace) {
     ASSERT_EQ(json->find("groups")->as_array()->size(), 2u);
     for (const core::Json& group : *json->find("groups")->as_array()) {
       EXPECT_GE(*group.find("workgroups")->as_int(), 1);
-      EXPECT_GT(*group.find("bytes")->as_int(), 0);
+      EXPECT_GT(*group.find("bytes_all_layers")->as_int(), 0);
     }
   }
   const GenerationStats& stats = completion->stats;
@@ -242,8 +242,10 @@ TEST(Engine, StatisticsEqualARecountOfTheTrace) {
 }
 
 TEST(Engine, StartLineNamesModelDeviceLevelTypeAndPath) {
-  const std::string line = make_engine()->start_line();
-  for (const char* part : {"tiny gemma3", "bf16", "2 threads", "sliding", "global", "path"}) {
+  const std::vector<Request> requests(2);
+  const std::string line = make_engine()->start_line(requests);
+  for (const char* part : {"tiny gemma3", "bf16", "2 threads", "sliding", "global", "path",
+                           "speculation auto, up to 8 drafts a step by ngram; "}) {
     EXPECT_THAT(line, HasSubstr(part));
   }
 }

@@ -39,7 +39,7 @@ core::Json figures(const std::string& model, const lab::EvaluateOptions& options
 lab::EvaluateOptions of_text() {
   lab::EvaluateOptions options;
   options.text = kText;
-  options.source = "text";
+  options.source = "'text'";
   options.threads = 1;
   return options;
 }
@@ -151,7 +151,7 @@ TEST(Evaluate, RefusesTextsThatAreTooShortOrTooLongWithTheirName) {
     EXPECT_FALSE(result.ok());
     return result.ok() ? Error{ErrorCode::kUsage, ""} : result.error();
   };
-  EXPECT_THAT(refused("").message, HasSubstr("'text' has 1 tokens; at least 2"));
+  EXPECT_THAT(refused("").message, HasSubstr("'text' has 1 token; at least 2"));
   const Error longer = refused(kText);
   EXPECT_EQ(longer.code, ErrorCode::kTooLong);
   EXPECT_THAT(longer.message, HasSubstr("'text' has 72 tokens, the context holds 64"));

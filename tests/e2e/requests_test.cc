@@ -129,14 +129,11 @@ TEST_F(Requests, RandomWeightsAreRecordedAsSuch) {
   const Outcome result =
       run_program("run --random-weights " + config + " --seed 3 -p x -n 1 -q --json -");
   ASSERT_EQ(result.code, 0) << result.output;
-  EXPECT_EQ(*at(json_of(result.output), "settings.model").as_string(), "random:3:config.json");
+  EXPECT_EQ(*at(json_of(result.output), "settings.model").as_string(), "random:3:" + config);
 }
 
 TEST_F(Requests, AChatRecordsEveryReplyWithTheMessageThatItAnswers) {
-  gguf::Writer writer = tiny_writer({});
-  writer.set("tokenizer.chat_template", "{{ '<start_of_turn>' }}");
-  const std::string chatty = temporary_path("chat.gguf");
-  ASSERT_TRUE(writer.write(chatty).ok());
+  const std::string chatty = write_tiny({.chat_template = "{{ '<start_of_turn>' }}"}, "chatty");
   const std::string json = temporary_path("chat.json");
   const std::string command = "run -m " + chatty + " --chat -n 3 --ignore-eos -q --json " + json;
   const Outcome result =
@@ -156,6 +153,25 @@ TEST_F(Requests, AChatRecordsEveryReplyWithTheMessageThatItAnswers) {
   // Nothing said: a document without replies.
   ASSERT_EQ(run_program(command).code, 0);
   EXPECT_TRUE(at(document(json), "completions").as_array()->empty());
+}
+
+TEST_F(Requests, AChatThatFillsItsContextWarnsAndRecordsTheTurnThatFailed) {
+  const std::string chatty = write_tiny({.chat_template = "{{ '<start_of_turn>' }}"}, "chatty");
+  const std::string json = temporary_path("chat.json");
+  const std::string lines = write("lines.txt", "first\nsecond\n");
+  const std::string command =
+      "run -m " + chatty + " --chat -n 40 --ignore-eos --ctx 110 --json " + json;
+  const Outcome result = run_program(command, lines);
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.output, HasSubstr("of the 110 tokens of the context (--ctx) are left"));
+  EXPECT_THAT(result.output, HasSubstr("the context (--ctx) holds 110"));
+  const core::Json chat = document(json);
+  const core::Json::Array& replies = *at(chat, "completions").as_array();
+  ASSERT_EQ(replies.size(), 2u);
+  EXPECT_EQ(at(replies[0], "tokens").as_array()->size(), 40u);
+  EXPECT_EQ(*at(replies[1], "prompt").as_string(), "second");
+  EXPECT_THAT(*at(replies[1], "error").as_string(), HasSubstr("the context (--ctx) holds 110"));
+  EXPECT_THAT(run_program(command + " -q", lines).output, Not(HasSubstr("warning")));
 }
 
 TEST_F(Requests, AHashThatWasAskedForIsNeverLost) {

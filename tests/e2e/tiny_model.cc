@@ -78,7 +78,8 @@ void add_vocabulary(gguf::Writer& writer, const TinyModel& model) {
   }
   tokens.resize(size);
   types.resize(size);
-  if (!model.odd_token.empty()) tokens[0] = model.odd_token;
+  std::ranges::copy(model.first_tokens, tokens.begin());
+  if (!model.chat_template.empty()) writer.set("tokenizer.chat_template", model.chat_template);
   writer.set("tokenizer.ggml.model", "llama");
   writer.set("tokenizer.ggml.tokens", tokens);
   writer.set("tokenizer.ggml.scores", scores);

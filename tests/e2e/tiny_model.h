@@ -23,8 +23,9 @@ struct TinyModel {
   int window = 32;
   int context = 2048;
   std::uint64_t seed = 1;
-  int vocab = 260;          // kTinyVocab; smaller drops the last bytes
-  std::string odd_token{};  // if not empty: what token 0 is called
+  int vocab = 260;                          // kTinyVocab; smaller drops the last bytes
+  std::vector<std::string> first_tokens{};  // what tokens 0, 1, .. are called instead
+  std::string chat_template{};              // if not empty
 };
 
 /// Its metadata and tensors; a test may spoil them before writing.
