@@ -78,10 +78,10 @@ struct GenerationStats {
   double draft_s = 0;
   double verify_s = 0;
   double other_s = 0;
-  /// Against no speculation, by the step times measured so far; 0 while fewer than 30 steps with
-  /// drafts were.
+  /// Against no speculation, by the step times measured so far; 0 while no step without drafts
+  /// was, or fewer than 30 with.
   double speedup_over_off = 0;
-  bool speedup_estimated = false;    // fewer than 30 steps without drafts were measured, or none
+  bool speedup_estimated = false;    // fewer than 30 steps without drafts were measured
   int usual_k = 0;                   // of most steps with drafts
   double usual_acceptance = 0;       // at every draft position, that yields the tokens they gave
   double break_even_acceptance = 0;  // the same at which usual_k drafts pay; 2: none does

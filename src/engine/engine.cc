@@ -157,7 +157,10 @@ Completion Engine::Impl::complete(InFlight& done) {
   completion.finish_reason = *sequence.finished;
   completion.stats = stats_of(sequence, done.prefilled);
   const auto depth = static_cast<std::int64_t>(sequence.tokens.size());
-  if (const auto against = controller.against_off(sequence.stats, depth)) {
+  // Drafters that are always ready draft within the times of the steps.
+  const bool ready = std::ranges::all_of(sequence.drafters, &speculate::Drafter::ready);
+  const double draft_us = ready ? 0 : sequence.stats.draft_us();
+  if (const auto against = controller.against_off(sequence.stats, depth, draft_us)) {
     completion.stats.speedup_over_off = against->speedup;
     completion.stats.speedup_estimated = against->estimated;
     completion.stats.usual_k = against->k;

@@ -104,11 +104,14 @@ class Controller {
   std::optional<double> break_even_acceptance(int k, std::int64_t depth, int batch = 1,
                                               int kind = 0);
 
-  /// For one sequence alone that ended at `depth` and whose drafters are of `kind`. Empty when it
-  /// verified nothing, or while so few steps with drafts have been measured that a slow moment of
-  /// the machine may have been all of them. Where that is so of steps without drafts, as under
-  /// `auto` where drafts pay at once, what one takes is the cost model's estimate.
-  std::optional<AgainstOff> against_off(const Statistics& counts, std::int64_t depth, int kind = 0);
+  /// For one sequence alone that ended at `depth`; `draft_us`: what its drafts took beside the
+  /// times of observe_step, in all. Empty when it verified nothing, or while so few steps with
+  /// drafts have been measured that a slow moment of the machine may have been all of them. An
+  /// estimate where that is so of steps without drafts, as under `auto` where drafts pay at once;
+  /// empty where none was measured, because 2026-12-01 the cost model's own guess of it was half
+  /// of what it took (segue-pair, k = 4 fixed).
+  std::optional<AgainstOff> against_off(const Statistics& counts, std::int64_t depth,
+                                        double draft_us);
 
   /// Estimates with their errors: step time by rows at the depth last seen, acceptance by grade and
   /// position, the last decision with the expected rate of every k, probes and what they cost.

@@ -50,29 +50,30 @@ std::optional<double> Controller::break_even_acceptance(int k, std::int64_t dept
 }
 
 std::optional<AgainstOff> Controller::against_off(const Statistics& counts, std::int64_t depth,
-                                                  int kind) {
+                                                  double draft_us) {
   digest();
   const auto& steps_by_k = counts.k_histogram();
   const auto most = std::max_element(steps_by_k.begin() + 1, steps_by_k.end());
-  if (*most == 0 || verify_steps_ < kFewestSteps) return std::nullopt;
-  double us = 0;
-  for (int k = 0; k <= kMaxDraft; ++k) {
-    const std::int64_t steps = steps_by_k[static_cast<std::size_t>(k)];
-    if (steps == 0) continue;
+  if (*most == 0 || off_steps_ == 0 || verify_steps_ < kFewestSteps) return std::nullopt;
+  const auto step_us = [&](int k) {
     StepShape shape;
     shape.add({depth, 1 + k});
-    us +=
-        static_cast<double>(steps) * (costs_.step_us(shape) + costs_.draft_us({kind, k, depth, 0}));
+    return costs_.step_us(shape);
+  };
+  double us = draft_us;
+  for (int k = 0; k <= kMaxDraft; ++k) {
+    const std::int64_t steps = steps_by_k[static_cast<std::size_t>(k)];
+    if (steps > 0) us += static_cast<double>(steps) * step_us(k);
   }
-  StepShape one_row;
-  one_row.add({depth, 1});
   const auto tokens = static_cast<double>(counts.steps() + counts.accepted());
+  const auto verify_steps = static_cast<double>(counts.positions().drafted[0]);
   AgainstOff result;
-  result.speedup = tokens * costs_.step_us(one_row) / us;
+  result.speedup = tokens * step_us(0) / us;
   result.estimated = off_steps_ < kFewestSteps;
   result.k = static_cast<int>(most - steps_by_k.begin());
   result.acceptance = constant_acceptance(counts.mean_acceptance_length(), result.k);
-  result.break_even = break_even_acceptance(result.k, depth, 1, kind);
+  const double cost = (step_us(result.k) + draft_us / verify_steps) / step_us(0);
+  if (cost <= result.k + 1) result.break_even = constant_acceptance(cost, result.k);
   return result;
 }
 

@@ -446,11 +446,11 @@ TEST(ControllerSituations, SaysThatSpeculationIsSlowerAndWhatAcceptanceWouldPay)
     const StepRows rows{16384, 1 + k};
     controller.observe_step({&rows, 1}, k == 0 ? 10000.0 : 20000.0);
     if (i == 0) {
-      EXPECT_FALSE(controller.against_off(counts, 16384).has_value());
+      EXPECT_FALSE(controller.against_off(counts, 16384, 0).has_value());
     }
     counts.record({.depth = 16384, .drafted = k, .accepted = k == 0 ? 0 : i % 2});
   }
-  const std::optional<AgainstOff> found = controller.against_off(counts, 16384);
+  const std::optional<AgainstOff> found = controller.against_off(counts, 16384, 0);
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->k, 4);
   EXPECT_FALSE(found->estimated);
@@ -461,21 +461,26 @@ TEST(ControllerSituations, SaysThatSpeculationIsSlowerAndWhatAcceptanceWouldPay)
   EXPECT_LT(found->acceptance, p);
 }
 
-TEST(ControllerSituations, WithoutAPlainStepTheComparisonIsAnEstimateAndSaysSo) {
+TEST(ControllerSituations, OnFewPlainStepsTheComparisonIsAnEstimateAndSaysSo) {
   Controller controller;
   Statistics counts;
   for (int i = 0; i < 60; ++i) {
-    const StepRows rows{2048, 5};
-    controller.observe_step({&rows, 1}, 12000.0);
+    const StepRows verify{2048, 5};
+    controller.observe_step({&verify, 1}, 20000.0);
     counts.record({.depth = 2048, .drafted = 4, .accepted = 3});
-    EXPECT_EQ(controller.against_off(counts, 2048).has_value(), i >= 29) << i;
   }
-  const std::optional<AgainstOff> found = controller.against_off(counts, 2048);
+  EXPECT_FALSE(controller.against_off(counts, 2048, 0).has_value());
+  const StepRows plain{2048, 1};
+  controller.observe_step({&plain, 1}, 10000.0);
+  const std::optional<AgainstOff> found = controller.against_off(counts, 2048, 0);
   ASSERT_TRUE(found.has_value());
   EXPECT_TRUE(found->estimated);
-  // Four tokens a step, and a plain step is at most as dear as one of five rows.
-  EXPECT_GT(found->speedup, 1);
-  EXPECT_LE(found->speedup, 4);
+  EXPECT_NEAR(found->speedup, 4 * 10.0 / 20.0, 0.2);
+  // Drafts that take as long again halve it.
+  const std::optional<AgainstOff> dear = controller.against_off(counts, 2048, 60 * 20000.0);
+  ASSERT_TRUE(dear.has_value());
+  EXPECT_NEAR(dear->speedup, found->speedup / 2, 0.02);
+  EXPECT_GT(dear->break_even.value_or(2), found->break_even.value_or(2));
 }
 
 TEST(Controller, ExplainsItsEstimatesWithTheirErrors) {
