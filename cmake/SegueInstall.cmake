@@ -9,6 +9,7 @@ install(TARGETS segue RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(TARGETS segue_attention EXPORT segue LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES include/segue/attention.h include/segue/c.h include/segue/error.h include/segue/types.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/segue)
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(EXPORT segue NAMESPACE segue:: FILE segueTargets.cmake DESTINATION ${package_dir})
 configure_package_config_file(cmake/segueConfig.cmake.in ${CMAKE_BINARY_DIR}/segueConfig.cmake
                               INSTALL_DESTINATION ${package_dir})

@@ -5,6 +5,7 @@
  *
  * Structs start with their size, so that a program built against an older header keeps working:
  * fields behind it take their defaults. Fill a struct with its _init function, then set fields.
+ * segue_error and segue_sequence have neither, because their layout stays as it is.
  * Every call that can fail returns a code and writes a message into `error` unless that is null.
  * A null handle or struct is SEGUE_USAGE, or what the function's comment says; _init functions
  * leave a null struct alone.

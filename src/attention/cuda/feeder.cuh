@@ -49,7 +49,6 @@ struct Feeder {
     const int pieces = kKeys / args.piece;  // of a tile
     const int tiles = 32 / pieces;          // whose pieces the lanes have found
     const std::uint32_t bytes = static_cast<std::uint32_t>(args.piece * TileType::kLineBytes);
-    const std::uint64_t policy = item.reread ? policy_evict_normal() : policy_evict_first();
     // Kept: they would be found again for every tile.
     const std::uint32_t slots =
         __shfl_sync(~0u, base + (kIsV ? kKSlots * TileType::kSlotBytes : 0), 0);
@@ -96,6 +95,8 @@ struct Feeder {
       }
       if constexpr (!kIsV) copy_words_wait();
       __syncwarp();
+      // Not before the waits: a feeding warp has 24 registers.
+      const std::uint64_t policy = item.reread ? policy_evict_normal() : policy_evict_first();
       if (has_one) copy<kIsV>(target, source, bytes, barrier, policy);
       __syncwarp();
     }
